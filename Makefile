@@ -1,0 +1,45 @@
+# Every target sets up .venv by itself, and again only when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Watch Strata work
+	@$(BIN)/strata demo
+
+test: $(READY) ## Run the tests (ARGS="-k barrier" passes options to pytest)
+	@$(BIN)/pytest -n 2 $(ARGS)
+
+test-long: $(READY) ## Run the tests that take minutes
+	@STRATA_TEST_PROFILE=long $(BIN)/pytest -n 2 -m long $(ARGS)
+
+lint: $(READY) ## Check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
+
+format: $(READY) ## Put the code in shape
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## Run the benchmarks (BENCH=name for one of them)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+clean: ## Remove everything the other targets made
+	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Strata needs Python 3.11 or newer, and '$(PYTHON)' is not that. Name one: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || { echo "Setting up $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,91 @@
+"""Every error Strata raises on purpose, in one tree.
+
+    StrataError
+    ├── InvalidInput        an argument is wrong in itself: a bad id, a negative size, a seed of the wrong type
+    ├── NotFound            the job, worker, dataset, attempt or checkpoint named is not known
+    ├── Conflict            the name is taken by something different
+    ├── Refused             a sound request that the state of the job does not allow; `retry` says whether waiting helps
+    ├── StaleGeneration     the world changed since the caller last looked; go through recovery, then ask again
+    ├── BarrierFailed       a wait at a barrier ended without a release; names who is missing
+    └── Fenced              the caller is no longer the process it thinks it is
+        ├── Superseded      another process took its name: stop
+        └── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
+
+Each carries a message for a person (what happened, where, what to do next), a `code` for a program, and `retry`:
+whether the same request may succeed later with nothing else changed. An error means that nothing was changed.
+"""
+
+from collections.abc import Sequence
+
+
+class StrataError(Exception):
+    """The root: catch this to catch everything Strata raises on purpose."""
+
+    code = "error"
+    retry = False
+
+
+class InvalidInput(StrataError, ValueError):
+    """An argument is wrong in itself, whatever the state of the job."""
+
+    code = "invalid_input"
+
+
+class NotFound(StrataError, LookupError):
+    """The thing that was named is not known here."""
+
+    code = "not_found"
+
+
+class Conflict(StrataError):
+    """The name is taken by something that differs from what was asked for."""
+
+    code = "conflict"
+
+
+class Refused(StrataError):
+    """A sound request that the state of the job does not allow now."""
+
+    code = "refused"
+
+    def __init__(self, message: str, *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.retry = retry
+
+
+class StaleGeneration(StrataError):
+    """The membership changed since the caller last recovered; `generation` is the one in force."""
+
+    code = "stale_generation"
+
+    def __init__(self, message: str, *, generation: int) -> None:
+        super().__init__(message)
+        self.generation = generation
+
+
+class BarrierFailed(StrataError):
+    """A wait at a barrier ended without a release; `missing` names those who did not come or were lost."""
+
+    code = "barrier_failed"
+
+    def __init__(self, message: str, *, missing: Sequence[str]) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+
+
+class Fenced(StrataError):
+    """The caller is no longer the process it thinks it is; nothing it does counts any more."""
+
+    code = "fenced"
+
+
+class Superseded(Fenced):
+    """Another process took this worker's name. Fatal: the process must stop."""
+
+    code = "superseded"
+
+
+class Expired(Fenced):
+    """The worker's lease ran out, or it left. It may register again as a new incarnation, through recovery."""
+
+    code = "expired"

@@ -1,0 +1,54 @@
+"""How every test runs: Hypothesis profiles, and in CI no test skips for want of a component.
+
+A test that needs a component which may be absent says so with a reason that starts with `missing component:`, or uses
+`pytest.importorskip`. On a developer's machine it skips. Where CI=true it fails, so that no test goes missing unseen.
+"""
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_MISSING = ("Skipped: missing component:", "Skipped: could not import")
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI") == "true"
+
+
+def _load_profile() -> None:
+    # Tests measure nothing, and a busy machine is no failure: no deadline, no complaint about slow data.
+    base = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("default", base, max_examples=100, derandomize=False)
+    # The same examples for the same code: a failure in CI is about the change, never about luck.
+    settings.register_profile("ci", base, max_examples=100, derandomize=True, database=None)
+    settings.register_profile("long", base, max_examples=2000, derandomize=False)
+    settings.load_profile(os.environ.get("STRATA_TEST_PROFILE") or ("ci" if _in_ci() else "default"))
+
+
+_load_profile()
+
+
+def _fail_if_missing(report: pytest.TestReport | pytest.CollectReport) -> None:
+    # An expected failure is reported as skipped too, but with a traceback in place of (path, line, reason).
+    if not (_in_ci() and report.skipped and isinstance(report.longrepr, tuple)):
+        return
+    path, line, reason = report.longrepr
+    if reason.startswith(_MISSING):
+        report.outcome = "failed"
+        report.longrepr = f"{path}:{line}: {reason.removeprefix('Skipped: ')} (in CI this is a failure)"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_if_missing(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_missing(report)
+    return report
