@@ -1,0 +1,468 @@
+"""Commits: one step, saved by every rank or by none.
+
+    begin ──▶ open ──all parts in──▶ decided ──manifest put──▶ committed ──retention──▶ doomed ──▶ unlinked ──▶ (gone)
+               │                                                  └──damage found──▶ damaged
+               └──a participant lost before its part, time ran out, or a rollback──▶ abandoned (gone)
+
+The law: an attempt is decided only when every participant's part of that step is durable; decided is irrevocable, and
+only decided attempts are committed. Participants are processes, frozen at the first begin: a part from any other
+process, or a second and different part from the same one, is refused. The manifest in storage is the commit; this
+journal is its index.
+"""
+
+from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Begun, Done, Skipped
+from strata.core.errands import delegate
+from strata.core.events import (
+    CheckpointAck,
+    CheckpointBeginRequested,
+    CoordinatorStarted,
+    DamageReported,
+    FilesRemoved,
+    ManifestPut,
+    ManifestRemoved,
+    PartFailed,
+    PinRequested,
+    Position,
+    SweepDue,
+)
+from strata.core.ids import check_id, check_int
+from strata.core.lineages import head
+from strata.core.progress import check_positions
+from strata.core.ranges import RangeSet
+from strata.core.records import (
+    AttemptRecord,
+    CheckpointAbandoned,
+    CheckpointBegun,
+    CheckpointCommitted,
+    CheckpointDamaged,
+    CheckpointDecided,
+    CheckpointDeleted,
+    CheckpointDoomed,
+    CheckpointPinned,
+    CheckpointSkipped,
+    CheckpointUnlinked,
+    GenerationAdvanced,
+    PartAcknowledged,
+    WorkerLost,
+)
+from strata.core.retention import doomed
+from strata.core.state import Attempt, Dataset, Job, Member, Part, State
+from strata.core.turn import Rules, Turn
+from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
+
+MAX_DIGEST_CHARS = 256
+MAX_METRICS = 256
+UNLINKED_LEASES = 2
+
+rules = Rules()
+
+
+def find(job: Job, number: int) -> Attempt:
+    """The attempt, or why it is not there."""
+    attempt = job.attempts.get(number)
+    if attempt is None:
+        if 0 < number < job.next_attempt:
+            raise Refused(f"attempt {number} of job {job.job!r} is over: it was abandoned or deleted")
+        raise NotFound(f"job {job.job!r} has no attempt {number}")
+    return attempt
+
+
+# -- begin -----------------------------------------------------------------------------------------------------------
+
+
+@rules.handles(CheckpointBeginRequested)
+def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
+    job = turn.state.job(event.job)
+    member = job.member(event.worker, event.incarnation)
+    check_int(event.step, "step")
+    check_int(event.epoch, "epoch")
+    if event.generation is not None and event.generation != job.world.generation:
+        raise StaleGeneration(
+            f"worker {event.worker!r} begins a save in generation {event.generation}, but it is generation "
+            f"{job.world.generation} now: recover first",
+            generation=job.world.generation,
+        )
+    same = _at_step(job, event.step)
+    if same is not None:
+        _check_participant(same, member)
+        turn.reply(Begun(same.attempt, same.lineage, same.step, same.status))
+        return
+    if event.step in job.skipped:
+        turn.reply(Skipped(event.step, job.skipped[event.step]))
+        return
+    _check_ahead(job, event.step)
+    for number in event.references:
+        if not find(job, number).usable:
+            raise Refused(f"attempt {number} cannot be referred to: it is {job.attempts[number].status}")
+    running = next((a for _, a in sorted(job.attempts.items()) if a.status == "open"), None)
+    if running is None:
+        _begin(turn, job, event)
+        return
+    busy = f"the save of step {running.step} (attempt {running.attempt}) is still under way"
+    if job.settings.saves == "wait":
+        raise Refused(f"step {event.step} cannot be saved yet: {busy}", retry=True)
+    turn.record(CheckpointSkipped(job.job, job.lineage, event.step, busy))
+    turn.reply(Skipped(event.step, busy))
+
+
+def _at_step(job: Job, step: int) -> Attempt | None:
+    for _, attempt in sorted(job.attempts.items()):
+        if (
+            attempt.step == step
+            and attempt.lineage == job.lineage
+            and attempt.status in ("open", "decided", "committed")
+        ):
+            return attempt
+    return None
+
+
+def _check_ahead(job: Job, step: int) -> None:
+    """A step's number occurs once in a lineage, whatever became of the checkpoint it named."""
+    there = [a for a in job.attempts.values() if a.lineage == job.lineage and a.status != "open"]
+    latest = head(job)
+    furthest = max([*there, *([] if latest is None else [latest])], key=lambda attempt: attempt.step, default=None)
+    if furthest is not None and step <= furthest.step:
+        raise Refused(
+            f"step {step} lies behind step {furthest.step}, which is {furthest.status} in lineage {furthest.lineage}: "
+            "roll back to an older step first to save it anew in a lineage of its own"
+        )
+
+
+def _begin(turn: Turn, job: Job, event: CheckpointBeginRequested) -> None:
+    participants: dict[int, tuple[str, int]] = {}
+    for rank in job.world.roster():
+        member = job.world.at_rank(rank)
+        participants[rank] = ("", 0) if member is None else (member.worker, member.incarnation)
+    number = job.next_attempt
+    turn.record(
+        CheckpointBegun(
+            job.job,
+            number,
+            job.lineage,
+            event.step,
+            event.epoch,
+            turn.state.term,
+            job.world.generation,
+            participants,
+            event.references,
+            f"{event.worker} began to save step {event.step}",
+        )
+    )
+    turn.volatile.job(job.job).attempt_deadlines[number] = turn.now + turn.policy.attempt_seconds
+    turn.reply(Begun(number, job.lineage, event.step, "open"))
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+
+@rules.handles(CheckpointAck)
+def on_ack(turn: Turn, event: CheckpointAck) -> None:
+    job = turn.state.job(event.job)
+    member = job.member(event.worker, event.incarnation)
+    attempt = find(job, event.attempt)
+    _check_participant(attempt, member)
+    part = attempt.parts.get(member.rank)
+    if part is not None:
+        _check_same(attempt, member, part, event)
+    elif attempt.status == "open":
+        _check_part(job, attempt, event)
+        turn.record(
+            PartAcknowledged(
+                job.job,
+                event.attempt,
+                member.rank,
+                member.worker,
+                member.incarnation,
+                event.digest,
+                event.part_bytes,
+                event.positions,
+                event.metrics,
+            )
+        )
+        if not attempt.absent():
+            turn.record(
+                CheckpointDecided(job.job, attempt.attempt, f"all {len(attempt.participants)} parts are durable")
+            )
+    mine = attempt.status == "decided" and delegate(job, attempt) == member.rank
+    turn.reply(Acknowledged(attempt.attempt, attempt.status, mine))
+
+
+def _check_participant(attempt: Attempt, member: Member) -> None:
+    frozen = attempt.participants.get(member.rank)
+    if frozen is None or frozen not in (("", 0), (member.worker, member.incarnation)):
+        raise Refused(
+            f"worker {member.worker!r} (rank {member.rank}, incarnation {member.incarnation}) takes no part in attempt "
+            f"{attempt.attempt} at step {attempt.step}: its participants were fixed before this process joined"
+        )
+
+
+def _check_same(attempt: Attempt, member: Member, part: Part, event: CheckpointAck) -> None:
+    if (part.digest, part.part_bytes) != (event.digest, event.part_bytes):
+        raise Conflict(
+            f"worker {member.worker!r} acknowledged its part of attempt {attempt.attempt} with digest {part.digest} "
+            f"and now says {event.digest}: a part is written once"
+        )
+
+
+def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
+    if not event.digest or len(event.digest) > MAX_DIGEST_CHARS:
+        raise InvalidInput(f"a part's digest has 1 to {MAX_DIGEST_CHARS} characters, not {len(event.digest)}")
+    check_int(event.part_bytes, "part_bytes")
+    if len(event.metrics) > MAX_METRICS:
+        raise InvalidInput(f"at most {MAX_METRICS} metrics can go with a checkpoint, not {len(event.metrics)}")
+    for name, value in event.metrics.items():
+        check_id(name, "the name of a metric")
+        try:
+            float(value)
+        except ValueError:
+            raise InvalidInput(f"metric {name!r} must be a number, not {value!r}") from None
+    check_positions(job, {name: position.consumed for name, position in event.positions.items()})
+    for name, position in event.positions.items():
+        base = attempt.base.get(name)
+        if base is not None and (base.version, base.epoch) != (position.version, position.epoch):
+            raise Refused(
+                f"worker {event.worker!r} saves step {attempt.step} in version {position.version}, epoch "
+                f"{position.epoch} of dataset {name!r}; the save began in version {base.version}, epoch {base.epoch}"
+            )
+
+
+@rules.handles(PartFailed)
+def on_part_failed(turn: Turn, event: PartFailed) -> None:
+    job = turn.state.job(event.job)
+    member = job.member(event.worker, event.incarnation)
+    attempt = find(job, event.attempt)
+    _check_participant(attempt, member)
+    if attempt.status == "open" and member.rank not in attempt.parts:
+        abandon(turn, job, attempt, f"{event.worker} could not save its part: {event.reason}")
+    turn.reply(Done())
+
+
+# -- the end of an attempt -------------------------------------------------------------------------------------------
+
+
+@rules.handles(ManifestPut)
+def on_manifest(turn: Turn, event: ManifestPut) -> None:
+    job = turn.state.job(event.job)
+    job.member(event.worker, event.incarnation)
+    attempt = find(job, event.attempt)
+    if attempt.status == "open":
+        raise Refused(
+            f"attempt {attempt.attempt} at step {attempt.step} is not decided: the parts of ranks "
+            f"{attempt.absent()[:8]} are not durable, so its manifest must not be written"
+        )
+    if attempt.status == "decided":
+        turn.record(CheckpointCommitted(job.job, attempt.attempt, f"{event.worker} put the manifest"))
+        turn.effect(AnnounceCommit(job.job, attempt.attempt, attempt.workers()))
+        retain(turn, job)
+    turn.reply(Done())
+
+
+def abandon(turn: Turn, job: Job, attempt: Attempt, reason: str) -> None:
+    """Nothing of this attempt will ever count."""
+    turn.record(CheckpointAbandoned(job.job, attempt.attempt, reason))
+    turn.effect(AbandonAttempt(job.job, attempt.attempt, attempt.workers(), reason))
+
+
+def open_attempts(job: Job) -> list[Attempt]:
+    return [attempt for _, attempt in sorted(job.attempts.items()) if attempt.status == "open"]
+
+
+@rules.reacts(WorkerLost)
+def on_lost(turn: Turn, record: WorkerLost) -> None:
+    """A process that dies before its acknowledgement takes the attempt with it; after, it does not."""
+    job = turn.state.jobs[record.job]
+    for attempt in open_attempts(job):
+        frozen = attempt.participants.get(record.rank)
+        if frozen == (record.worker, record.incarnation) and record.rank not in attempt.parts:
+            abandon(turn, job, attempt, f"{record.worker} was lost before its part was durable: {record.reason}")
+
+
+@rules.handles(CoordinatorStarted)
+def on_started(turn: Turn, event: CoordinatorStarted) -> None:
+    """What has a deadline gets its full time again."""
+    for job in turn.state.jobs.values():
+        volatile = turn.volatile.job(job.job)
+        for number in job.unsettled:
+            volatile.attempt_deadlines[number] = turn.now + turn.policy.attempt_seconds
+            volatile.unlinked_until[number] = turn.now + UNLINKED_LEASES * turn.policy.lease_seconds
+
+
+@rules.handles(SweepDue)
+def on_sweep(turn: Turn, event: SweepDue) -> None:
+    """Give up on attempts that take too long, naming who is missing."""
+    for name in sorted(turn.state.jobs):
+        job, deadlines = turn.state.jobs[name], turn.volatile.job(name).attempt_deadlines
+        for attempt in open_attempts(job):
+            if deadlines[attempt.attempt] <= turn.now:
+                absent = [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()]
+                abandon(turn, job, attempt, f"timed out waiting for the parts of {', '.join(absent[:8])}")
+        for number in [number for number in deadlines if number not in job.attempts]:
+            del deadlines[number]
+
+
+@rules.handles(DamageReported)
+def on_damage(turn: Turn, event: DamageReported) -> None:
+    job = turn.state.job(event.job)
+    job.member(event.worker, event.incarnation)
+    attempt = find(job, event.attempt)
+    if attempt.status == "open":
+        raise Refused(f"attempt {attempt.attempt} is still being written; it cannot be damaged yet")
+    if attempt.status in ("decided", "committed"):
+        turn.record(CheckpointDamaged(job.job, attempt.attempt, f"{event.worker} found damage: {event.reason}"))
+        if job.point is not None and job.point.attempt == attempt.attempt:
+            why = f"the recovery point, step {attempt.step}, is damaged"
+            turn.record(GenerationAdvanced(job.job, job.world.generation + 1, why))
+    turn.reply(Done())
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+@rules.handles(PinRequested)
+def on_pin(turn: Turn, event: PinRequested) -> None:
+    job = turn.state.job(event.job)
+    check_id(event.name, "the name of a pin")
+    attempt = find(job, event.attempt)
+    if attempt.status not in ("committed", "damaged"):
+        raise Refused(f"attempt {event.attempt} is {attempt.status}; only a committed checkpoint can be pinned")
+    if (event.name in attempt.pins) != event.pinned:
+        turn.record(CheckpointPinned(job.job, event.attempt, event.name, event.pinned))
+        if not event.pinned:
+            retain(turn, job)
+    turn.reply(Done())
+
+
+def retain(turn: Turn, job: Job) -> None:
+    """Doom what the job's retention rules no longer keep."""
+    for number, reason in doomed(job):
+        turn.record(CheckpointDoomed(job.job, number, reason))
+
+
+@rules.handles(ManifestRemoved)
+def on_unlinked(turn: Turn, event: ManifestRemoved) -> None:
+    """The manifest is gone, so nobody new will read it; those who do are given two leases to finish."""
+    job = turn.state.job(event.job)
+    job.member(event.worker, event.incarnation)
+    attempt = find(job, event.attempt)
+    if attempt.status == "doomed":
+        turn.record(CheckpointUnlinked(job.job, attempt.attempt, f"{event.worker} removed the manifest"))
+        patience = UNLINKED_LEASES * turn.policy.lease_seconds
+        turn.volatile.job(job.job).unlinked_until[attempt.attempt] = turn.now + patience
+    elif attempt.status != "unlinked":
+        raise Refused(f"attempt {attempt.attempt} is {attempt.status}: its manifest must not be removed")
+    turn.reply(Done())
+
+
+@rules.handles(FilesRemoved)
+def on_removed(turn: Turn, event: FilesRemoved) -> None:
+    job = turn.state.job(event.job)
+    job.member(event.worker, event.incarnation)
+    if 0 < event.attempt < job.next_attempt and event.attempt not in job.attempts:
+        turn.reply(Done())
+        return
+    attempt = find(job, event.attempt)
+    if attempt.status != "unlinked":
+        raise Refused(f"attempt {attempt.attempt} is {attempt.status}: its files must not be removed")
+    turn.record(CheckpointDeleted(job.job, attempt.attempt, f"{event.worker} removed the files"))
+    turn.volatile.job(job.job).unlinked_until.pop(attempt.attempt, None)
+    turn.reply(Done())
+
+
+# -- apply -----------------------------------------------------------------------------------------------------------
+
+STATUS_AFTER: dict[type[AttemptRecord], str] = {
+    CheckpointCommitted: "committed",
+    CheckpointDamaged: "damaged",
+    CheckpointDoomed: "doomed",
+    CheckpointUnlinked: "unlinked",
+}
+
+
+@rules.applies(CheckpointBegun)
+def apply_begun(state: State, record: CheckpointBegun) -> None:
+    job = state.jobs[record.job]
+    attempt = job.attempts[record.attempt] = Attempt(
+        record.attempt,
+        record.lineage,
+        record.step,
+        record.epoch,
+        record.term,
+        record.generation,
+        dict(record.participants),
+        list(record.references),
+        base={
+            name: Position(dataset.version, dataset.epoch, dataset.departed.to_flat())
+            for name, dataset in job.datasets.items()
+        },
+    )
+    job.set_status(attempt, "open")
+    job.next_attempt = record.attempt + 1
+
+
+@rules.applies(CheckpointSkipped)
+def apply_skipped(state: State, record: CheckpointSkipped) -> None:
+    state.jobs[record.job].skip(record.step, record.reason)
+
+
+@rules.applies(PartAcknowledged)
+def apply_part(state: State, record: PartAcknowledged) -> None:
+    attempt = state.jobs[record.job].attempts[record.attempt]
+    attempt.participants[record.rank] = (record.worker, record.incarnation)
+    attempt.parts[record.rank] = Part(
+        record.worker, record.incarnation, record.digest, record.part_bytes, record.positions, record.metrics
+    )
+
+
+@rules.applies(CheckpointDecided)
+def apply_decided(state: State, record: CheckpointDecided) -> None:
+    """The data position of the step: what departed workers consumed, and what each participant says it has."""
+    job = state.jobs[record.job]
+    attempt = job.attempts[record.attempt]
+    job.set_status(attempt, "decided")
+    for name, base in attempt.base.items():
+        parts = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
+        attempt.positions[name] = _position(job.datasets.get(name), base, [part for part in parts if part is not None])
+    attempt.base = {}
+    job.skipped = {step: reason for step, reason in job.skipped.items() if step > attempt.step}
+
+
+def _position(dataset: Dataset | None, base: Position, parts: list[Position]) -> Position:
+    """Where the step is in a dataset. In the elastic order each part says it all, departed workers' share included."""
+    whole = dataset is not None and dataset.order == "elastic" and parts
+    consumed = RangeSet() if whole else RangeSet.from_flat(base.consumed)
+    for part in parts:
+        consumed = consumed.union(RangeSet.from_flat(part.consumed))
+    return Position(base.version, base.epoch, consumed.to_flat())
+
+
+@rules.applies(CheckpointCommitted, CheckpointDamaged, CheckpointDoomed, CheckpointUnlinked)
+def apply_status(state: State, record: AttemptRecord) -> None:
+    job = state.jobs[record.job]
+    job.set_status(job.attempts[record.attempt], STATUS_AFTER[type(record)])
+
+
+@rules.applies(CheckpointAbandoned)
+def apply_abandoned(state: State, record: CheckpointAbandoned) -> None:
+    """Some ranks have moved on by now, so nobody may begin to save that step again before a recovery."""
+    job = state.jobs[record.job]
+    attempt = job.attempts.pop(record.attempt)
+    job.set_status(attempt, "over")
+    job.skip(attempt.step, f"attempt {record.attempt} was abandoned: {record.reason}")
+
+
+@rules.applies(CheckpointDeleted)
+def apply_deleted(state: State, record: CheckpointDeleted) -> None:
+    job = state.jobs[record.job]
+    job.set_status(job.attempts.pop(record.attempt), "over")
+
+
+@rules.applies(CheckpointPinned)
+def apply_pinned(state: State, record: CheckpointPinned) -> None:
+    attempt = state.jobs[record.job].attempts[record.attempt]
+    others = [name for name in attempt.pins if name != record.name]
+    attempt.pins = sorted([*others, record.name]) if record.pinned else others
+
+
+@rules.applies(GenerationAdvanced)
+def apply_generation(state: State, record: GenerationAdvanced) -> None:
+    state.jobs[record.job].world.generation = record.generation

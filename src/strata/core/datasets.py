@@ -1,0 +1,160 @@
+"""Datasets and their epochs: which version is in force, and when the next epoch begins.
+
+version:  registered ──▶ 1 ──new_version──▶ 2 …       never changed in place, never reshuffled silently
+epoch:    0 ──consumed, or asked for──▶ 1 ──▶ 2 …     a compare-and-set on the epoch it starts from
+"""
+
+from strata.core.effects import DatasetInfo, Done, EpochNow
+from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested
+from strata.core.ids import check_bool, check_id, check_int, check_text
+from strata.core.ownership import STRATEGIES
+from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
+from strata.core.state import Dataset, Job, Proof, State
+from strata.core.turn import Rules, Turn
+from strata.errors import Conflict, InvalidInput, Refused, StaleGeneration
+
+ORDERS = ("elastic", "affinity")
+MAX_SHARDS = 10_000_000
+MAX_SEED = 2**63 - 1
+PROOFS_KEPT = 64
+MAX_TEXT = 4096
+
+rules = Rules()
+
+
+@rules.handles(DatasetRegisterRequested)
+def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
+    check_dataset(event)
+    job = turn.state.jobs.get(event.job) or Job(event.job)
+    known = job.datasets.get(event.dataset)
+    differs = [] if known is None else _differences(known, event)
+    if differs and not event.new_version:
+        raise Conflict(
+            f"dataset {event.dataset!r} is registered already as version {known.version if known else 0} and differs: "
+            f"{'; '.join(differs)}. Register it with new_version to start a new version at epoch 0, or under another id"
+        )
+    if known is None or differs:
+        version = job.dataset_versions.get(event.dataset, 0) + 1
+        turn.opened(event.job)
+        turn.record(
+            DatasetRegistered(
+                event.job,
+                event.dataset,
+                version,
+                event.total_samples,
+                event.shard_size,
+                event.shuffle,
+                event.seed,
+                event.path,
+                event.format,
+                event.strategy,
+                event.order,
+                f"replaces version {known.version}: {'; '.join(differs)}" if known else "registered",
+            )
+        )
+    dataset = turn.state.job(event.job).datasets[event.dataset]
+    turn.reply(DatasetInfo(dataset.dataset, dataset.version, dataset.epoch))
+
+
+def check_dataset(event: DatasetRegisterRequested) -> None:
+    """Refuse what is wrong in itself."""
+    check_id(event.job, "job_id")
+    check_id(event.dataset, "dataset_id")
+    check_int(event.total_samples, "total_samples", least=1)
+    check_int(event.shard_size, "shard_size", least=1)
+    check_bool(event.shuffle, "shuffle")
+    check_int(event.seed, "seed", least=-MAX_SEED - 1, most=MAX_SEED)
+    for text, what in ((event.path, "path"), (event.format, "format")):
+        check_text(text, what, most=MAX_TEXT)
+    if event.strategy not in STRATEGIES:
+        raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, not {event.strategy!r}")
+    if event.order not in ORDERS:
+        raise InvalidInput(f"order must be one of {', '.join(ORDERS)}, not {event.order!r}")
+    shards = -(-event.total_samples // event.shard_size)
+    if shards > MAX_SHARDS:
+        raise InvalidInput(
+            f"{event.total_samples} samples in shards of {event.shard_size} make {shards} shards; at most {MAX_SHARDS} "
+            "can be shared out: use a larger shard_size"
+        )
+
+
+def _differences(known: Dataset, event: DatasetRegisterRequested) -> list[str]:
+    names = ("total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order")
+    return [
+        f"{name} was {getattr(known, name)!r}, is {getattr(event, name)!r}"
+        for name in names
+        if getattr(known, name) != getattr(event, name)
+    ]
+
+
+@rules.handles(DatasetRemoveRequested)
+def on_remove(turn: Turn, event: DatasetRemoveRequested) -> None:
+    job = turn.state.job(event.job)
+    if event.dataset in job.datasets or event.dataset not in job.dataset_versions:
+        job.dataset(event.dataset)
+        turn.record(DatasetRemoved(event.job, event.dataset))
+        turn.volatile.ownerships.forget(event.job, event.dataset)
+    turn.reply(Done())
+
+
+@rules.handles(EpochAdvanceRequested)
+def on_advance(turn: Turn, event: EpochAdvanceRequested) -> None:
+    job = turn.state.job(event.job)
+    dataset = job.dataset(event.dataset)
+    check_int(event.from_epoch, "from_epoch")
+    if event.generation is not None and event.generation != job.world.generation:
+        raise StaleGeneration(
+            f"epoch {event.from_epoch} of {event.dataset!r} ended in generation {event.generation}, but it is "
+            f"generation {job.world.generation} now: recover first",
+            generation=job.world.generation,
+        )
+    if event.from_epoch > dataset.epoch:
+        raise Refused(
+            f"dataset {event.dataset!r} is in epoch {dataset.epoch}: it cannot advance from epoch {event.from_epoch}"
+        )
+    if event.from_epoch == dataset.epoch:
+        left = dataset.total_samples - dataset.consumed.count
+        who = event.asked_by or "a caller"
+        advance(turn, job, dataset, f"{who} asked" + (f"; {left} samples not reported as consumed" if left else ""))
+    turn.reply(EpochNow(dataset.epoch))
+
+
+def advance(turn: Turn, job: Job, dataset: Dataset, reason: str) -> None:
+    """The next epoch begins."""
+    turn.record(
+        EpochAdvanced(job.job, dataset.dataset, dataset.version, dataset.epoch + 1, dataset.consumed.count, reason)
+    )
+
+
+# -- apply -----------------------------------------------------------------------------------------------------------
+
+
+@rules.applies(DatasetRegistered)
+def apply_registered(state: State, record: DatasetRegistered) -> None:
+    job = state.jobs[record.job]
+    job.dataset_versions[record.dataset] = record.version
+    job.datasets[record.dataset] = Dataset(
+        record.dataset,
+        record.version,
+        record.total_samples,
+        record.shard_size,
+        record.shuffle,
+        record.seed,
+        record.path,
+        record.format,
+        record.strategy,
+        record.order,
+    )
+
+
+@rules.applies(DatasetRemoved)
+def apply_removed(state: State, record: DatasetRemoved) -> None:
+    del state.jobs[record.job].datasets[record.dataset]
+
+
+@rules.applies(EpochAdvanced)
+def apply_advanced(state: State, record: EpochAdvanced) -> None:
+    dataset = state.jobs[record.job].datasets[record.dataset]
+    proof = Proof(record.version, record.epoch - 1, dataset.total_samples, record.consumed, dataset.reissued)
+    dataset.proofs = [*dataset.proofs, proof][-PROOFS_KEPT:]
+    dataset.begin_epoch(record.epoch, [])

@@ -1,0 +1,184 @@
+"""What the shell must do once the journal is durable up to the decision's index, and the answers it carries out.
+
+Effects are imperative. None of them is needed for safety: a lost effect is made good by the peer's retry, which is why
+every event is idempotent.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """The root of all effects."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The root of all answers."""
+
+
+class Reply(Effect, frozen=True):
+    """Answer the sender of the event that was handled."""
+
+    answer: Answer
+
+
+class ReleaseBarrier(Effect, frozen=True):
+    """Let everybody in `arrivals` (worker → arrival number) go on."""
+
+    job: str
+    barrier: str
+    round: int
+    arrivals: dict[str, int]
+    reason: str
+
+
+class BreakBarrier(Effect, frozen=True):
+    """End the wait of everybody in `arrivals` with an error that names `missing`."""
+
+    job: str
+    barrier: str
+    round: int
+    arrivals: dict[str, int]
+    reason: str
+    missing: tuple[str, ...]
+
+
+class AbandonAttempt(Effect, frozen=True):
+    """Tell the participants that their parts are of no use any more."""
+
+    job: str
+    attempt: int
+    workers: tuple[str, ...]
+    reason: str
+
+
+class AnnounceCommit(Effect, frozen=True):
+    """Tell the participants that the checkpoint is committed."""
+
+    job: str
+    attempt: int
+    workers: tuple[str, ...]
+
+
+class Errand(msgspec.Struct, frozen=True):
+    """Something only a worker can do, since the coordinator has no state to save and no storage credentials."""
+
+    kind: Literal["save", "put_manifest", "remove_manifest", "remove_files"]
+    attempt: int
+    step: int
+
+
+class Done(Answer, frozen=True):
+    """Accepted; or it had been, and the repeat changed nothing."""
+
+
+class Registered(Answer, frozen=True):
+    worker: str
+    incarnation: int
+    rank: int
+    world_size: int
+    generation: int
+    term: int
+    heartbeat_seconds: float
+    lease_seconds: float
+    reason: str
+
+
+class Alive(Answer, frozen=True):
+    """The lease is renewed. `generation` tells of changes; `errands` and `draining` are to be acted on."""
+
+    generation: int
+    draining: bool = False
+    errands: tuple[Errand, ...] = ()
+
+
+class BarrierVerdict(Answer, frozen=True):
+    """The round this arrival belonged to is over."""
+
+    barrier: str
+    round: int
+    released: bool
+    reason: str
+    missing: tuple[str, ...] = ()
+
+
+class Waiting(Answer, frozen=True):
+    """The arrival counts; the verdict follows as ReleaseBarrier or BreakBarrier."""
+
+    arrived: int
+    expected: int
+
+
+class DatasetInfo(Answer, frozen=True):
+    dataset: str
+    version: int
+    epoch: int
+
+
+class Assignments(Answer, frozen=True):
+    """What a worker may read of a dataset, in ascending shard ids: `granted` now, from `cursors` on where a shard was
+    begun; `awaited` once others gave it up; `revoked` it must give up itself."""
+
+    version: int
+    epoch: int
+    generation: int
+    granted: list[int]
+    awaited: list[int]
+    revoked: list[int]
+    cursors: dict[int, int]
+
+
+class EpochNow(Answer, frozen=True):
+    epoch: int
+
+
+class Begun(Answer, frozen=True):
+    """Write the parts under this attempt's number. `status` is open; or decided, or committed: nothing left to do."""
+
+    attempt: int
+    lineage: int
+    step: int
+    status: str
+
+
+class Skipped(Answer, frozen=True):
+    """No rank saves this step."""
+
+    step: int
+    reason: str
+
+
+class Acknowledged(Answer, frozen=True):
+    """The part counts. `put_manifest`: all parts are in, and the sender is the one to write the manifest."""
+
+    attempt: int
+    status: str
+    put_manifest: bool
+
+
+class RecoveryPoint(Answer, frozen=True):
+    """Where everybody goes on from: a committed attempt, or the beginning where `attempt` is 0.
+
+    `ranks` is the world of this generation; a rank's place in it decides which part of each batch is its own.
+    """
+
+    generation: int
+    lineage: int
+    attempt: int
+    step: int
+    epoch: int
+    reason: str
+    ranks: tuple[int, ...] = ()
+
+
+class FinishFirst(Answer, frozen=True):
+    """A decided attempt has no manifest yet: run the errand, report it, then ask again."""
+
+    errand: Errand
+
+
+class LineageNow(Answer, frozen=True):
+    lineage: int
+    generation: int
+    step: int

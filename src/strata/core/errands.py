@@ -1,0 +1,51 @@
+"""What the coordinator needs a worker to do, worked out from the state each time: a lost answer loses nothing.
+
+A part is saved by whoever the attempt waits for. The lowest live participant puts the manifest of a decided attempt;
+the lowest live rank cleans up. Each errand may be run twice, by two workers even: the manifest's bytes follow from the
+decision, and what is removed is removed.
+"""
+
+from strata.core.effects import Errand
+from strata.core.state import Attempt, Job, Member
+from strata.core.volatile import JobVolatile
+
+
+def errands_for(job: Job, volatile: JobVolatile, member: Member, now: float) -> tuple[Errand, ...]:
+    """What this worker should do now."""
+    if not job.unsettled:
+        return ()
+    errands = (_errand(job, volatile, job.attempts[number], member, now) for number in job.unsettled)
+    return tuple(errand for errand in errands if errand is not None)
+
+
+def delegate(job: Job, attempt: Attempt) -> int | None:
+    """The rank that acts for the attempt: its lowest live participant, else the lowest rank there is."""
+    there = job.world.by_rank
+    if attempt.status == "decided":
+        mine = [rank for rank, (worker, _) in attempt.participants.items() if there.get(rank) == worker]
+        if mine:
+            return min(mine)
+    return min(there, default=None)
+
+
+def _errand(job: Job, volatile: JobVolatile, attempt: Attempt, member: Member, now: float) -> Errand | None:
+    number, step = attempt.attempt, attempt.step
+    if attempt.status == "open":
+        return Errand("save", number, step) if attempt.awaits(member) else None
+    if delegate(job, attempt) != member.rank:
+        return None
+    if attempt.status == "decided":
+        return Errand("put_manifest", number, step)
+    if attempt.status == "doomed":
+        return Errand("remove_manifest", number, step)
+    if now < volatile.unlinked_until[number] or is_referred_to(job, number):
+        return None
+    return Errand("remove_files", number, step)
+
+
+def is_referred_to(job: Job, number: int) -> bool:
+    """Whether any attempt that is not being removed itself uses this one's files."""
+    return any(
+        number in attempt.references and attempt.status not in ("doomed", "unlinked")
+        for attempt in job.attempts.values()
+    )

@@ -1,0 +1,218 @@
+"""What can happen to a coordinator: the only input of the state machine, beside the time.
+
+Names are past tense. Every event that concerns a job carries `job`; every event from a worker carries the
+incarnation it was given, so that a ghost is recognised. A retried event is the same event.
+"""
+
+import msgspec
+
+from strata.core.settings import JobSettings
+
+
+class Event(msgspec.Struct, frozen=True):
+    """The root of all events."""
+
+
+class CoordinatorStarted(Event, frozen=True):
+    """The process began to serve, after replaying its journal: the first event of every run."""
+
+
+class SweepDue(Event, frozen=True):
+    """A regular look at what has run out. If it comes late, the coordinator itself was paused."""
+
+
+class JobConfigureRequested(Event, frozen=True):
+    job: str
+    settings: JobSettings
+
+
+class RegisterRequested(Event, frozen=True):
+    """A process asks for a place. `nonce` is its own for life; `previous` the incarnation it held before, if any."""
+
+    job: str
+    worker: str
+    nonce: str
+    rank: int | None = None
+    world_size: int | None = None
+    previous: int | None = None
+    ip: str = ""
+    port: int = 0
+    gpu_count: int = 0
+    memory_bytes: int = 0
+    metadata: dict[str, str] = {}
+
+
+class WorkerEvent(Event, frozen=True):
+    """From a registered worker process."""
+
+    job: str
+    worker: str
+    incarnation: int
+
+
+class HeartbeatReceived(WorkerEvent, frozen=True):
+    state: str = ""
+    step: int = -1
+
+
+class DeregisterRequested(WorkerEvent, frozen=True):
+    reason: str = ""
+
+
+class DrainRequested(Event, frozen=True):
+    job: str
+    worker: str
+    reason: str = ""
+
+
+class BarrierArrived(WorkerEvent, frozen=True):
+    """`arrival` numbers this process's waits and stays the same over retries; all up to `settled` are answered.
+
+    With `generation` the caller asks to be refused if the world changed since; without it, it waits for whoever comes.
+    """
+
+    barrier: str
+    arrival: int
+    settled: int
+    expected: int
+    timeout_seconds: float | None = None
+    generation: int | None = None
+
+
+class DatasetRegisterRequested(Event, frozen=True):
+    job: str
+    dataset: str
+    total_samples: int
+    shard_size: int
+    shuffle: bool = False
+    seed: int = 0
+    path: str = ""
+    format: str = ""
+    strategy: str = "slots-v1"
+    order: str = "elastic"
+    new_version: bool = False
+
+
+class DatasetRemoveRequested(Event, frozen=True):
+    job: str
+    dataset: str
+
+
+class EpochAdvanceRequested(Event, frozen=True):
+    """Compare-and-set on the epoch it starts from, so that it happens once however many ask.
+
+    `generation` guards against a request that was overtaken by a rollback into that very epoch.
+    """
+
+    job: str
+    dataset: str
+    from_epoch: int
+    asked_by: str = ""
+    generation: int | None = None
+
+
+class AssignmentsRequested(WorkerEvent, frozen=True):
+    """Affinity order: which shards may this worker read now, and which must it give up?"""
+
+    dataset: str
+
+
+class ProgressReported(WorkerEvent, frozen=True):
+    """Affinity order: how far into each of its shards this worker is. Cursors only grow: a repeat changes nothing."""
+
+    dataset: str
+    version: int
+    epoch: int
+    cursors: dict[int, int]
+
+
+class BatchesReported(WorkerEvent, frozen=True):
+    """Elastic order: every rank completed the global steps up to `through` samples of the epoch's order."""
+
+    dataset: str
+    version: int
+    epoch: int
+    generation: int
+    through: int
+
+
+class RevocationAcknowledged(WorkerEvent, frozen=True):
+    """The worker no longer reads `shards`; `cursors` says how far it got in those it had begun."""
+
+    dataset: str
+    version: int
+    epoch: int
+    shards: list[int]
+    cursors: dict[int, int]
+
+
+class Position(msgspec.Struct, frozen=True):
+    """What a checkpoint says of one dataset: the ranges of its order consumed in this epoch, flat: s0, e0, s1, e1 …"""
+
+    version: int
+    epoch: int
+    consumed: list[int]
+
+
+class CheckpointBeginRequested(WorkerEvent, frozen=True):
+    step: int
+    epoch: int = 0
+    generation: int | None = None
+    references: list[int] = []
+
+
+class CheckpointAck(WorkerEvent, frozen=True):
+    """This worker's part of the attempt is durable."""
+
+    attempt: int
+    digest: str
+    part_bytes: int
+    positions: dict[str, Position] = {}
+    metrics: dict[str, str] = {}
+
+
+class PartFailed(WorkerEvent, frozen=True):
+    """This worker cannot save its part, so nobody's will be of use."""
+
+    attempt: int
+    reason: str
+
+
+class ManifestPut(WorkerEvent, frozen=True):
+    """The manifest of a decided attempt is in storage: the checkpoint is committed."""
+
+    attempt: int
+
+
+class DamageReported(WorkerEvent, frozen=True):
+    attempt: int
+    reason: str
+
+
+class PinRequested(Event, frozen=True):
+    job: str
+    attempt: int
+    name: str
+    pinned: bool = True
+
+
+class ManifestRemoved(WorkerEvent, frozen=True):
+    attempt: int
+
+
+class FilesRemoved(WorkerEvent, frozen=True):
+    attempt: int
+
+
+class RecoverRequested(WorkerEvent, frozen=True):
+    """`generation` is that of the point this process last took up; None for one that has taken up none."""
+
+    generation: int | None = None
+
+
+class RollBackRequested(Event, frozen=True):
+    """Go back to `step` and train on from there in a new lineage. A compare-and-set on the generation."""
+
+    job: str
+    step: int
+    generation: int

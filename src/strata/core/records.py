@@ -1,0 +1,276 @@
+"""What was decided: the journal's content, and the only thing that changes durable state.
+
+A record holds an outcome, never a question, so replaying needs no clock, no policy and no heartbeat. `reason` is for
+people. A record's meaning never changes once released: a new meaning is a new record.
+"""
+
+import msgspec
+
+from strata.core.events import Position
+from strata.core.settings import JobSettings
+
+SCHEMA_VERSION = 1
+
+
+class Record(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The root of all records."""
+
+
+class TermStarted(Record, frozen=True):
+    term: int
+
+
+class JobRecord(Record, frozen=True):
+    """A record about one job."""
+
+    job: str
+
+
+class JobOpened(JobRecord, frozen=True):
+    pass
+
+
+class JobConfigured(JobRecord, frozen=True):
+    settings: JobSettings
+
+
+class WorkerJoined(JobRecord, frozen=True):
+    worker: str
+    incarnation: int
+    nonce: str
+    rank: int
+    generation: int
+    reason: str
+    ip: str = ""
+    port: int = 0
+    gpu_count: int = 0
+    memory_bytes: int = 0
+    metadata: dict[str, str] = {}
+
+
+class WorkerLost(JobRecord, frozen=True):
+    """`cause` is expired, left or superseded; in each case this incarnation is fenced from here on."""
+
+    worker: str
+    incarnation: int
+    rank: int
+    cause: str
+    generation: int
+    reason: str
+
+
+class WorkerDraining(JobRecord, frozen=True):
+    worker: str
+    incarnation: int
+    rank: int
+    generation: int
+    reason: str
+
+
+class WorkersForgotten(JobRecord, frozen=True):
+    workers: list[str]
+
+
+class WorldDeclared(JobRecord, frozen=True):
+    """A fresh world: nobody else is there. `world_size` 0 is an open world, which is whoever joins."""
+
+    world_size: int
+    reason: str
+
+
+class ViewChanged(JobRecord, frozen=True):
+    """One rank joined the view of the shards, or left it."""
+
+    rank: int
+    joined: bool
+    reason: str
+
+
+class BarrierRecord(JobRecord, frozen=True):
+    """A round ended. `arrivals` maps each waiting worker to the number of its arrival and to what it has settled."""
+
+    barrier: str
+    round: int
+    arrivals: dict[str, tuple[int, int]]
+    reason: str
+
+
+class BarrierReleased(BarrierRecord, frozen=True):
+    last: str = ""
+
+
+class BarrierBroken(BarrierRecord, frozen=True):
+    missing: list[str] = []
+
+
+class DatasetRegistered(JobRecord, frozen=True):
+    dataset: str
+    version: int
+    total_samples: int
+    shard_size: int
+    shuffle: bool
+    seed: int
+    path: str
+    format: str
+    strategy: str
+    order: str
+    reason: str
+
+
+class DatasetRemoved(JobRecord, frozen=True):
+    dataset: str
+
+
+class EpochAdvanced(JobRecord, frozen=True):
+    dataset: str
+    version: int
+    epoch: int
+    consumed: int
+    reason: str
+
+
+class ShardsRevoked(JobRecord, frozen=True):
+    """`worker` still holds these shards (flat ranges) though the view gives them to another."""
+
+    dataset: str
+    worker: str
+    shards: list[int]
+
+
+class ShardsReleased(JobRecord, frozen=True):
+    dataset: str
+    worker: str
+    shards: list[int]
+
+
+class ShardsReissued(JobRecord, frozen=True):
+    """Shards of a lost worker went to others: so many samples had been granted to it and not reported."""
+
+    dataset: str
+    worker: str
+    shards: int
+    samples: int
+
+
+class ProgressMade(JobRecord, frozen=True):
+    """`consumed` is flat ranges of the epoch's order. An empty `worker` is the whole job: a completed global step."""
+
+    dataset: str
+    epoch: int
+    worker: str
+    consumed: list[int]
+
+
+class CheckpointBegun(JobRecord, frozen=True):
+    """`participants` maps each rank to the worker and incarnation that must save it; "" and 0 where none is there."""
+
+    attempt: int
+    lineage: int
+    step: int
+    epoch: int
+    term: int
+    generation: int
+    participants: dict[int, tuple[str, int]]
+    references: list[int]
+    reason: str
+
+
+class CheckpointSkipped(JobRecord, frozen=True):
+    lineage: int
+    step: int
+    reason: str
+
+
+class PartAcknowledged(JobRecord, frozen=True):
+    attempt: int
+    rank: int
+    worker: str
+    incarnation: int
+    digest: str
+    part_bytes: int
+    positions: dict[str, Position] = {}
+    metrics: dict[str, str] = {}
+
+
+class AttemptRecord(JobRecord, frozen=True):
+    """The attempt moved on to the next state of its life."""
+
+    attempt: int
+    reason: str
+
+
+class CheckpointDecided(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointCommitted(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointAbandoned(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointDamaged(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointDoomed(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointUnlinked(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointDeleted(AttemptRecord, frozen=True):
+    pass
+
+
+class CheckpointPinned(JobRecord, frozen=True):
+    attempt: int
+    name: str
+    pinned: bool
+
+
+class LineageStarted(JobRecord, frozen=True):
+    """A new branch off `base_attempt` (0: the beginning). `from_generation` makes a repeated request recognisable."""
+
+    lineage: int
+    parent: int
+    base_step: int
+    base_attempt: int
+    from_generation: int
+    reason: str
+
+
+class GenerationAdvanced(JobRecord, frozen=True):
+    """The world must recover again though nobody joined or left."""
+
+    generation: int
+    reason: str
+
+
+class RecoveryPointSet(JobRecord, frozen=True):
+    """Everyone goes on from here. `attempt` 0 is the beginning. `rewind`: the data positions go back with it."""
+
+    generation: int
+    lineage: int
+    attempt: int
+    step: int
+    epoch: int
+    rewind: bool
+    reason: str
+
+
+def every_record() -> tuple[type[Record], ...]:
+    """All record types that a journal may hold: the leaves of the tree above, by name."""
+    leaves: list[type[Record]] = []
+    branches: list[type[Record]] = [Record]
+    while branches:
+        kind = branches.pop()
+        children = kind.__subclasses__()
+        branches.extend(children)
+        if not children:
+            leaves.append(kind)
+    return tuple(sorted(leaves, key=lambda kind: kind.__name__))

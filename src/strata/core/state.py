@@ -1,0 +1,303 @@
+"""Durable state: what the journal rebuilds, and nothing else.
+
+Only `apply` functions change it. It holds no instants, no floats and nothing whose order depends on a hash; whoever
+iterates over a dict here sorts first where the order matters, since a restored snapshot lists keys in sorted order.
+"""
+
+from collections.abc import Collection
+
+import msgspec
+
+from strata.core.events import Position
+from strata.core.ranges import RangeSet
+from strata.core.settings import JobSettings
+from strata.core.views import View
+from strata.errors import Expired, NotFound, Superseded
+
+GONE = ("expired", "left", "superseded")
+SETTLED = ("committed", "damaged")
+SKIPPED_KEPT = 256
+
+
+class Member(msgspec.Struct):
+    """The latest process known under a worker's name. `status` is live, draining, or one of GONE."""
+
+    worker: str
+    incarnation: int
+    nonce: str
+    rank: int
+    status: str
+    reason: str
+    past_nonces: list[str] = []
+    ip: str = ""
+    port: int = 0
+    gpu_count: int = 0
+    memory_bytes: int = 0
+    metadata: dict[str, str] = {}
+    settled: int = 0
+
+    @property
+    def gone(self) -> bool:
+        return self.status in GONE
+
+
+class World(msgspec.Struct):
+    """Who is in the job. `by_rank` holds the processes that are there; `view` the ranks that shards divide over."""
+
+    generation: int = 0
+    declared: int = 0
+    next_incarnation: int = 1
+    view: View = msgspec.field(default_factory=View.empty)
+    members: dict[str, Member] = {}
+    by_rank: dict[int, str] = {}
+    draining: list[int] = []
+    first_free: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many ranks take part: those in the view, joined yet or not, and those that are draining."""
+        return len(self.view) + len(self.draining)
+
+    def roster(self) -> list[int]:
+        """Those ranks, ascending."""
+        return sorted([*self.view.slots, *self.draining])
+
+    def seat(self, worker: str, rank: int) -> None:
+        """The worker takes the rank. `first_free` stays the lowest one that nobody holds."""
+        self.by_rank[rank] = worker
+        while self.first_free in self.by_rank:
+            self.first_free += 1
+
+    def unseat(self, rank: int) -> None:
+        del self.by_rank[rank]
+        self.first_free = min(self.first_free, rank)
+        self.draining = [other for other in self.draining if other != rank]
+
+    def at_rank(self, rank: int) -> Member | None:
+        """The process at this rank, if one is there."""
+        worker = self.by_rank.get(rank)
+        return None if worker is None else self.members[worker]
+
+
+class Round(msgspec.Struct):
+    """A barrier round that is over; `pending` maps workers that may still ask for the verdict to their arrival."""
+
+    barrier: str
+    released: bool
+    reason: str
+    missing: list[str]
+    pending: dict[str, int]
+
+
+class Proof(msgspec.Struct):
+    """What is known of a finished epoch."""
+
+    version: int
+    epoch: int
+    total: int
+    consumed: int
+    reissued: int
+
+
+class Dataset(msgspec.Struct):
+    """A dataset's one version in force, and what its current epoch has consumed.
+
+    `consumed` is the truth for grants and for the end of the epoch. `departed` is the part of it that no live worker
+    will report in a checkpoint: from workers that are gone, or from before the recovery point. `own` is the rest.
+    `held` maps shards to workers that must still give them up, against what the view says; `owing` is the same by
+    worker.
+    """
+
+    dataset: str
+    version: int
+    total_samples: int
+    shard_size: int
+    shuffle: bool
+    seed: int
+    path: str
+    format: str
+    strategy: str
+    order: str
+    epoch: int = 0
+    consumed: RangeSet = msgspec.field(default_factory=RangeSet)
+    departed: RangeSet = msgspec.field(default_factory=RangeSet)
+    own: dict[str, RangeSet] = {}
+    held: dict[int, str] = {}
+    owing: dict[str, list[int]] = {}
+    reissued: int = 0
+    proofs: list[Proof] = []
+
+    @property
+    def shard_count(self) -> int:
+        return -(-self.total_samples // self.shard_size)
+
+    def bounds(self, shard: int) -> tuple[int, int]:
+        """The half-open range of samples that the shard holds."""
+        start = shard * self.shard_size
+        return start, min(start + self.shard_size, self.total_samples)
+
+    def revoke(self, worker: str, shards: list[int]) -> None:
+        """These shards stay with the worker until it gives them up."""
+        self.held.update(dict.fromkeys(shards, worker))
+        self.owing[worker] = sorted([*self.owing.get(worker, ()), *shards])
+
+    def release(self, worker: str, shards: Collection[int]) -> None:
+        """The worker gave these up."""
+        for shard in shards:
+            del self.held[shard]
+        owing = [shard for shard in self.owing.pop(worker, ()) if shard not in shards]
+        if owing:
+            self.owing[worker] = owing
+
+    def begin_epoch(self, epoch: int, consumed: list[int]) -> None:
+        """Nobody holds anything, and `consumed` (flat ranges) is all that was read."""
+        self.epoch = epoch
+        self.consumed, self.departed = RangeSet.from_flat(consumed), RangeSet.from_flat(consumed)
+        self.own, self.held, self.owing, self.reissued = {}, {}, {}, 0
+
+    def rewind(self, position: Position | None) -> None:
+        """Go back to what a checkpoint says, or to the beginning where it says nothing of this version."""
+        if position is not None and position.version == self.version:
+            self.begin_epoch(position.epoch, position.consumed)
+        else:
+            self.begin_epoch(0, [])
+        self.proofs = [proof for proof in self.proofs if proof.version != self.version or proof.epoch < self.epoch]
+
+
+class Part(msgspec.Struct):
+    """One rank's durable part of an attempt."""
+
+    worker: str
+    incarnation: int
+    digest: str
+    part_bytes: int
+    positions: dict[str, Position]
+    metrics: dict[str, str]
+
+
+class Attempt(msgspec.Struct):
+    """One try at saving one step. `status`: open, decided, committed, damaged, doomed, unlinked."""
+
+    attempt: int
+    lineage: int
+    step: int
+    epoch: int
+    term: int
+    generation: int
+    participants: dict[int, tuple[str, int]]
+    references: list[int]
+    base: dict[str, Position]
+    status: str = "open"
+    parts: dict[int, Part] = {}
+    positions: dict[str, Position] = {}
+    pins: list[str] = []
+
+    def absent(self) -> list[int]:
+        """The ranks whose part has not come."""
+        return [rank for rank in sorted(self.participants) if rank not in self.parts]
+
+    def awaits(self, member: Member) -> bool:
+        """Whether the part of this very process is still to come."""
+        frozen = self.participants.get(member.rank)
+        return member.rank not in self.parts and frozen in (("", 0), (member.worker, member.incarnation))
+
+    def workers(self) -> tuple[str, ...]:
+        """The participants by name, in rank order."""
+        return tuple(worker for _, (worker, _) in sorted(self.participants.items()) if worker)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be offered for recovery."""
+        return self.status == "committed"
+
+
+class Lineage(msgspec.Struct):
+    """A branch of the job's history. It began at `base_step`, as `base_attempt` saved it (0: the beginning)."""
+
+    parent: int
+    base_step: int
+    base_attempt: int
+    from_generation: int
+
+
+class Point(msgspec.Struct):
+    """The recovery point in force."""
+
+    generation: int
+    lineage: int
+    attempt: int
+    step: int
+    epoch: int
+    reason: str
+
+
+class Job(msgspec.Struct):
+    """One job: everything that is durable about it."""
+
+    job: str
+    settings: JobSettings = JobSettings()
+    world: World = msgspec.field(default_factory=World)
+    rounds: dict[int, Round] = {}
+    next_round: int = 1
+    datasets: dict[str, Dataset] = {}
+    dataset_versions: dict[str, int] = {}
+    attempts: dict[int, Attempt] = {}
+    next_attempt: int = 1
+    unsettled: list[int] = []
+    skipped: dict[int, str] = {}
+    lineages: dict[int, Lineage] = msgspec.field(default_factory=lambda: {0: Lineage(-1, -1, 0, 0)})
+    lineage: int = 0
+    point: Point | None = None
+    restarted: bool = True
+
+    def member(self, worker: str, incarnation: int) -> Member:
+        """The live process that sent an event, or the reason why it is a ghost."""
+        member = self.world.members.get(worker)
+        if member is None or incarnation > member.incarnation:
+            raise NotFound(
+                f"worker {worker!r} (incarnation {incarnation}) is not known in job {self.job!r}: register it again"
+            )
+        if incarnation < member.incarnation:
+            raise Superseded(
+                f"worker {worker!r}: this process (incarnation {incarnation}) was superseded by incarnation "
+                f"{member.incarnation}; another process took its name, so this one must stop"
+            )
+        if member.gone:
+            raise Expired(
+                f"worker {worker!r} (incarnation {incarnation}) is out of job {self.job!r}: {member.reason}. "
+                "Register again as a new incarnation, then recover"
+            )
+        return member
+
+    def set_status(self, attempt: Attempt, status: str) -> None:
+        """Move an attempt on; `unsettled` lists those that wait for somebody to do something about them."""
+        attempt.status = status
+        others = [number for number in self.unsettled if number != attempt.attempt]
+        there = attempt.attempt in self.attempts and status not in SETTLED
+        self.unsettled = sorted([*others, attempt.attempt]) if there else others
+
+    def skip(self, step: int, reason: str) -> None:
+        """No rank saves this step: whoever still asks is told the same as the others were."""
+        kept = sorted({*self.skipped, step})[-SKIPPED_KEPT:]
+        self.skipped = {number: reason if number == step else self.skipped[number] for number in kept}
+
+    def dataset(self, name: str) -> Dataset:
+        dataset = self.datasets.get(name)
+        if dataset is None:
+            known = ", ".join(sorted(self.datasets)[:10]) or "none"
+            raise NotFound(f"no dataset {name!r} in job {self.job!r}; registered: {known}")
+        return dataset
+
+
+class State(msgspec.Struct):
+    """All jobs, and how far the journal was applied."""
+
+    term: int = 0
+    index: int = 0
+    jobs: dict[str, Job] = {}
+
+    def job(self, name: str) -> Job:
+        job = self.jobs.get(name)
+        if job is None:
+            raise NotFound(f"no job {name!r} here: it begins with its first worker, dataset or settings")
+        return job
