@@ -1,0 +1,164 @@
+"""`strata simulate`: a cluster on virtual time from a seed, or a thousand of them."""
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from strata.errors import InvalidInput
+from strata.testing.simulation.many import run_many
+from strata.testing.simulation.plan import Plan
+from strata.testing.simulation.run import Result, Simulation
+from strata.testing.simulation.shrink import shrink
+
+HISTORY_SHOWN = 40
+
+
+def simulate(
+    seed: Annotated[int, typer.Option(help="The seed, or the first of several.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(help="Workers in the cluster.", min=2)] = 50,
+    seconds: Annotated[float, typer.Option(help="Virtual seconds per run.", min=30)] = 60.0,
+    faults: Annotated[int | None, typer.Option(help="How many faults strike; half as many as workers.", min=0)] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes to use; one per core.", min=1)] = None,
+    replay: Annotated[Path | None, typer.Option(help="Run the plan in this file instead of a seed's.")] = None,
+    shrink_seconds: Annotated[float, typer.Option(help="How long to make a failing run smaller; 0: not.")] = 60.0,
+    history: Annotated[int, typer.Option(help="Lines of history to show of a failure.", min=0)] = HISTORY_SHOWN,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Run a simulated cluster: crashes, hangs, partitions, lost and doubled messages, a coordinator that dies.
+
+    The real state machine decides; its promises are checked as it goes. The same seed always gives the same run.
+    """
+    console = Console(stderr=as_json)
+    plans = [_load(replay)] if replay else [Plan.of(seed + n, workers, seconds, faults) for n in range(seeds)]
+    began = perf_counter()
+    results = _run_one(plans[0], console) if len(plans) == 1 else _run_all(plans, processes, console)
+    wall = perf_counter() - began
+    failed = sorted((r for r in results if r.failure is not None), key=lambda result: result.plan.seed)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode([_brief(result) for result in results])).decode())
+    else:
+        _summarise(results, wall, console)
+    if failed:
+        _explain(failed, shrink_seconds, history, console)
+        raise typer.Exit(1)
+
+
+def _load(path: Path) -> Plan:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InvalidInput(f"cannot read a plan from {path}: {error}") from None
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console)
+
+
+def _run_one(plan: Plan, console: Console) -> list[Result]:
+    simulation = Simulation(plan)
+    with _progress(console) as progress:
+        task = progress.add_task(f"{plan.workers:,} workers", total=round(plan.seconds), note="virtual seconds")
+        began = perf_counter()
+
+        def show(sim: Simulation) -> None:
+            rate = sim.host.handled / (perf_counter() - began)
+            progress.update(task, completed=round(sim.loop.now), note=f"virtual seconds, {rate:,.0f} events/s")
+
+        return [simulation.run(show)]
+
+
+def _run_all(plans: list[Plan], processes: int | None, console: Console) -> list[Result]:
+    results: list[Result] = []
+    with _progress(console) as progress:
+        task = progress.add_task("seeds", total=len(plans), note="")
+        for result in run_many(plans, processes):
+            results.append(result)
+            failed = sum(r.failure is not None for r in results)
+            progress.update(task, advance=1, note=f"[red]{failed} failed" if failed else "[green]all hold")
+    return sorted(results, key=lambda result: result.plan.seed)
+
+
+def _brief(result: Result) -> dict[str, object]:
+    brief: dict[str, object] = msgspec.to_builtins(result)
+    brief["plan"] = {"seed": result.plan.seed, "workers": result.plan.workers, "faults": len(result.plan.faults)}
+    brief["events_per_second"] = round(result.events_per_second)
+    return brief
+
+
+def _summarise(results: list[Result], wall: float, console: Console) -> None:
+    def total(name: str) -> int:
+        return sum(result.records.get(name, 0) for result in results)
+
+    def sent(name: str) -> int:
+        return sum(result.messages[name] for result in results)
+
+    faults: dict[str, int] = {}
+    for result in results:
+        for kind, count in result.faults.items():
+            faults[kind] = faults.get(kind, 0) + count
+    events = sum(result.events for result in results)
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    rows = {
+        "runs": f"{len(results):,} × {results[0].plan.workers:,} workers, "
+        f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds in {wall:.1f} s",
+        "events": f"{events:,} handled, {events / wall:,.0f} per second",
+        "messages": f"{sent('sent'):,} sent, {sent('lost'):,} lost, {sent('late'):,} late, {sent('doubled'):,} doubled",
+        "faults": ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in sorted(faults.items())) or "none",
+        "workers": f"{total('WorkerJoined'):,} joined, {total('WorkerLost'):,} lost",
+        "barriers": f"{total('BarrierReleased'):,} released, {total('BarrierBroken'):,} broken",
+        "checkpoints": f"{total('CheckpointCommitted'):,} committed, {total('CheckpointAbandoned'):,} abandoned, "
+        f"{total('RecoveryPointSet'):,} recovery points",
+        "epochs": f"{total('epochs proven'):,} proven read exactly once",
+        "coordinator": f"{sum(r.coordinator_restarts for r in results):,} restarts, each replayed to the same state",
+    }
+    if len(results) == 1:
+        rows["digest"] = results[0].digest
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}", value)
+    console.print(table)
+    failed = sum(result.failure is not None for result in results)
+    verdict = f"[bold red]{failed} of {len(results)} failed" if failed else "[bold green]every promise held"
+    console.print(verdict)
+
+
+def _explain(failed: list[Result], shrink_seconds: float, history: int, console: Console) -> None:
+    seeds = ", ".join(str(result.plan.seed) for result in failed[:20])
+    console.print(f"\nfailing seeds: {seeds}")
+    first = failed[0]
+    plan = first.plan
+    console.print(
+        f"replay the first: strata simulate --seed {plan.seed} --workers {plan.workers} --seconds {plan.seconds:g} "
+        f"--faults {_asked_for(plan)}"
+    )
+    smallest = first
+    if shrink_seconds > 0:
+        with console.status("making it smaller …") as status:
+            smallest = shrink(
+                first,
+                shrink_seconds,
+                lambda plan: status.update(f"making it smaller … {plan.workers} workers, {len(plan.faults)} faults"),
+            )
+    assert smallest.failure is not None
+    path = Path(f"strata-failure-{plan.seed}.json")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(smallest.plan)))
+    console.print(f"\n[bold red]{escape(smallest.failure.message)}[/]  at {smallest.failure.at:.3f} s")
+    console.print(f"with {smallest.plan.workers} workers and {len(smallest.plan.faults)} faults: --replay {path}\n")
+    for line in smallest.failure.history[-history:] if history else []:
+        console.print(escape(line), highlight=False)
+
+
+def _asked_for(plan: Plan) -> int:
+    """How many faults to ask for to be given this plan: racks count for more than one."""
+    for count in range(len(plan.faults), len(plan.faults) * plan.workers + 1):
+        if Plan.of(plan.seed, plan.workers, plan.seconds, count).faults == plan.faults:
+            return count
+    return len(plan.faults)

@@ -1,0 +1,37 @@
+"""Many seeds at once, over the machine's cores."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from strata.testing.simulation.plan import Plan
+from strata.testing.simulation.run import Result, Simulation
+
+SEEDS_A_TASK = 8
+
+
+def run_many(plans: list[Plan], processes: int | None = None) -> Iterator[Result]:
+    """The results as they come, in no particular order."""
+    count = min(processes or os.cpu_count() or 1, len(plans))
+    if count <= 1:
+        yield from map(_run, plans)
+        return
+    size = max(1, min(SEEDS_A_TASK, len(plans) // count))
+    tasks = [plans[start : start + size] for start in range(0, len(plans), size)]
+    # Not fork: whoever shows progress meanwhile does so from a thread, and a fork beside threads may hang.
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(_run_each, task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                yield from future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_each(plans: list[Plan]) -> list[Result]:
+    return [_run(plan) for plan in plans]
+
+
+def _run(plan: Plan) -> Result:
+    return Simulation(plan).run()

@@ -1,0 +1,385 @@
+"""A whole cluster on virtual time, from a seed: workers, network, disk, faults, and the real machine in the middle."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import lru_cache
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from strata.core.effects import Effect
+from strata.core.events import (
+    DatasetRegisterRequested,
+    DrainRequested,
+    EpochAdvanceRequested,
+    Event,
+    JobConfigureRequested,
+    RollBackRequested,
+)
+from strata.core.orders import ElasticOrder, ShardLayout
+from strata.core.records import Record
+from strata.core.settings import JobSettings, Retention
+from strata.testing.simulation import freerun, lockstep
+from strata.testing.simulation.checker import Checker
+from strata.testing.simulation.freerun import FreerunTrainer
+from strata.testing.simulation.host import Host
+from strata.testing.simulation.lockstep import LockstepTrainer
+from strata.testing.simulation.loop import VirtualLoop
+from strata.testing.simulation.network import Network
+from strata.testing.simulation.plan import Fault, Plan, rack_size
+from strata.testing.simulation.process import Process
+from strata.testing.simulation.store import Store
+from strata.testing.simulation.story import tell
+from strata.testing.simulation.violation import Violation
+
+HISTORY_KEPT = 4000
+FULL_CHECK_SECONDS = 15.0
+OPERATOR = "operator"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What went wrong, and what led to it."""
+
+    rule: str
+    message: str
+    at: float
+    history: list[str]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a run went."""
+
+    plan: Plan
+    failure: Failure | None
+    virtual_seconds: float
+    wall_seconds: float
+    events: int
+    messages: dict[str, int]
+    records: dict[str, int]
+    faults: dict[str, int]
+    coordinator_restarts: int
+    epochs_followed: int
+    digest: str
+
+    @property
+    def events_per_second(self) -> float:
+        return self.events / self.wall_seconds if self.wall_seconds else 0.0
+
+
+class Simulation:
+    """One run of one plan. `run` returns the result; `advance` goes on by some virtual seconds, for a live view."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.rng = Random(f"run {plan.seed}")
+        self.loop = VirtualLoop()
+        self.network = Network(self.loop, Random(f"net {plan.seed}"), plan.chaos)
+        self.store = Store()
+        self.history: deque[tuple[float, str, str | Record]] = deque(maxlen=HISTORY_KEPT)
+        self.struck: Counter[str] = Counter()
+        self.processes: dict[str, list[Process]] = {}
+        self.versions: list[int] = []
+        self.checker = Checker(self.store, lockstep.BATCHES, lambda: self.loop.now, self.note)
+        self.host = Host(self.loop, Random(f"host {plan.seed}"), plan.policy, self.checker, self._push)
+        self._nonces = 0
+        self._order = lru_cache(maxsize=4)(self._elastic)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        half = max(1, self.plan.workers // 2)
+        self.lockstep = [f"rank-{number}" for number in range(half)]
+        self.freerun = [f"node-{number}" for number in range(self.plan.workers - half)]
+        self.versions = [freerun.SHARDS_PER_WORKER * freerun.SHARD * len(self.freerun) + 7]
+        keep = JobSettings(retention=Retention(keep_count=3))
+        carry = JobSettings(barriers="shrink", recovery="carry_on", retention=Retention(keep_count=2))
+        self._operate(JobConfigureRequested(lockstep.JOB, keep))
+        self._operate(JobConfigureRequested(freerun.JOB, carry))
+        self._operate(
+            DatasetRegisterRequested(
+                lockstep.JOB, lockstep.DATASET, lockstep.TOTAL, lockstep.SHARD, shuffle=True, seed=self.plan.seed
+            )
+        )
+        self._register_pages()
+        for worker in [*self.lockstep, *self.freerun]:
+            self.loop.after(self.rng.random(), self._spawn, worker)
+        for fault in self.plan.faults:
+            self.loop.after(fault.at, self._strike, fault)
+        self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
+
+    def freerun_total(self, version: int) -> int:
+        return self.versions[version - 1]
+
+    def _register_pages(self) -> None:
+        event = DatasetRegisterRequested(
+            freerun.JOB,
+            freerun.DATASET,
+            self.versions[-1],
+            freerun.SHARD,
+            shuffle=True,
+            seed=self.plan.seed,
+            order="affinity",
+            new_version=True,
+        )
+        self._operate(event)
+
+    def _elastic(self, epoch: int) -> ElasticOrder:
+        layout = ShardLayout(lockstep.TOTAL, lockstep.SHARD)
+        return ElasticOrder(
+            layout,
+            self.plan.seed,
+            epoch,
+            True,
+            lockstep.BATCH,
+            streams=lockstep.STREAMS,
+            window_shards=lockstep.WINDOW,
+            tail="short",
+        )
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def _spawn(self, worker: str) -> None:
+        """Start a process under this name, as a scheduler would."""
+        self._nonces += 1
+        nonce = f"p{self._nonces}"
+        if worker in self._ranks():
+            process: Process = LockstepTrainer(self, worker, nonce, self._ranks()[worker], len(self.lockstep))
+        else:
+            process = FreerunTrainer(self, worker, nonce)
+        self.processes.setdefault(worker, []).append(process)
+        self.note(worker, f"process {nonce} starts")
+        process.start()
+
+    def _ranks(self) -> dict[str, int]:
+        if not hasattr(self, "_rank_of"):
+            self._rank_of = {worker: rank for rank, worker in enumerate(self.lockstep)}
+        return self._rank_of
+
+    def current(self, worker: str) -> Process | None:
+        """The newest process under this name, if it is alive."""
+        mine = self.processes.get(worker)
+        return mine[-1] if mine and mine[-1].alive else None
+
+    def _push(self, worker: str, effect: Effect) -> None:
+        for process in self.processes.get(worker, ()):
+            if process.alive:
+                self.network.send(worker, process._run, process.pushed, (effect,))
+
+    def note(self, who: str, what: str | Record) -> None:
+        """One line of the history; records are put into words only when somebody reads it."""
+        self.history.append((self.loop.now, who, what))
+
+    # -- operators and faults ----------------------------------------------------------------------------------------
+
+    def _operate(self, event: Event, tries: int = 20) -> None:
+        """An operator's request: sent until it is answered."""
+        answered: list[Any] = []
+        self.host.receive(self.host.boot, event, answered.append)
+        self.loop.after(1.0, self._operate_again, event, answered, tries - 1)
+
+    def _operate_again(self, event: Event, answered: list[Any], tries: int) -> None:
+        if not answered and tries:
+            self._operate(event, tries)
+
+    def _strike(self, fault: Fault) -> None:
+        workers = [*self.lockstep, *self.freerun]
+        worker = workers[fault.target % len(workers)]
+        self.struck[fault.kind] += 1
+        self.note(
+            "fault", f"{fault.kind} of {worker if fault.kind in _BY_WORKER else 'the job'}, {fault.seconds:.1f} s"
+        )
+        if fault.kind in _BY_WORKER:
+            _BY_WORKER[fault.kind](self, worker, fault)
+        else:
+            _BY_CLUSTER[fault.kind](self, fault)
+
+    def _crash(self, worker: str, fault: Fault) -> None:
+        process = self.current(worker)
+        if process is not None:
+            process.kill()
+            self.loop.after(fault.seconds, self._spawn_if_none, worker)
+
+    def _spawn_if_none(self, worker: str) -> None:
+        if self.current(worker) is None:
+            self._spawn(worker)
+
+    def _rack(self, worker: str, fault: Fault) -> None:
+        names = self.lockstep if worker in self._ranks() else self.freerun
+        first = names.index(worker)
+        for neighbour in names[first : first + rack_size(self.plan.workers)]:
+            self.struck["crash"] += 1
+            self._crash(neighbour, fault)
+
+    def _hang(self, worker: str, fault: Fault) -> None:
+        process = self.current(worker)
+        if process is not None:
+            process.hang(fault.seconds)
+            if fault.target % 2:
+                self.loop.after(fault.seconds / 2, self._replace, worker, fault)
+
+    def _partition(self, worker: str, fault: Fault) -> None:
+        self.network.cut_off.add(worker)
+        self.loop.after(fault.seconds, self.network.cut_off.discard, worker)
+
+    def _leave(self, worker: str, fault: Fault) -> None:
+        process = self.current(worker)
+        if process is not None and process.incarnation and not process.leaving:
+            process._run(process.leave, ())
+            self.loop.after(fault.seconds + 5.0, self._spawn_if_none, worker)
+
+    def _drain(self, worker: str, fault: Fault) -> None:
+        job = lockstep.JOB if worker in self._ranks() else freerun.JOB
+        self._operate(DrainRequested(job, worker, "maintenance"))
+        self.loop.after(fault.seconds + 8.0, self._spawn_if_none, worker)
+
+    def _replace(self, worker: str, fault: Fault) -> None:
+        """The scheduler starts a second process while the first still runs."""
+        self._spawn(worker)
+
+    def _blackout(self, fault: Fault) -> None:
+        names = self.lockstep if fault.target % 2 else self.freerun
+        for worker in names:
+            self._crash(worker, fault)
+
+    def _roll_back(self, fault: Fault) -> None:
+        job = self.checker.standby.state.jobs.get(lockstep.JOB)
+        steps = sorted(a.step for a in job.attempts.values() if a.usable) if job else []
+        if job and steps:
+            self._operate(RollBackRequested(job.job, steps[fault.target % len(steps)], job.world.generation))
+
+    def _damage(self, fault: Fault) -> None:
+        process = self.current(self.lockstep[fault.target % len(self.lockstep)])
+        if isinstance(process, LockstepTrainer):
+            process.finds_damage = True
+
+    def _resize(self, fault: Fault) -> None:
+        self.versions.append(self.versions[-1] + 1 + fault.target)
+        self._register_pages()
+
+    def _advance(self, fault: Fault) -> None:
+        job = self.checker.standby.state.jobs.get(freerun.JOB)
+        if job and freerun.DATASET in job.datasets:
+            epoch = job.datasets[freerun.DATASET].epoch
+            self._operate(EpochAdvanceRequested(job.job, freerun.DATASET, epoch, OPERATOR))
+
+    def _join(self, fault: Fault) -> None:
+        worker = f"node-{len(self.freerun)}"
+        self.freerun.append(worker)
+        self._spawn(worker)
+
+    def _coordinator_crash(self, fault: Fault) -> None:
+        self.note("coordinator", "killed")
+        self.host.crash(fault.seconds)
+
+    def _coordinator_pause(self, fault: Fault) -> None:
+        self.note("coordinator", "paused")
+        self.host.pause(fault.seconds)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def _check_in_full(self) -> None:
+        self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
+        self.host.check_in_full()
+        self.checker.check_holders([p for worker in self.freerun for p in self.processes.get(worker, ())])
+
+    def advance(self, seconds: float) -> None:
+        """Go on by so many virtual seconds, or to the end of the plan."""
+        self.loop.run(min(self.loop.now + seconds, self.plan.seconds))
+
+    @property
+    def over(self) -> bool:
+        return self.loop.now >= self.plan.seconds
+
+    def run(self, watch: Callable[[Simulation], None] | None = None, every: float = 1.0) -> Result:
+        """To the end, or to the first broken promise. `watch` is called as virtual time goes on."""
+        began = perf_counter()
+        failure: Failure | None = None
+        followed = 0
+        try:
+            while not self.over:
+                self.advance(every)
+                if watch is not None:
+                    watch(self)
+            followed = self._check_at_the_end()
+        except Violation as violation:
+            failure = self._failure(violation.rule, str(violation))
+        except Exception as error:  # whatever else escapes the core is a broken promise too
+            failure = self._failure("crash", f"{type(error).__name__}: {error}")
+            failure = msgspec.structs.replace(failure, history=[*failure.history, *_where(error)])
+        return Result(
+            plan=self.plan,
+            failure=failure,
+            virtual_seconds=self.loop.now,
+            wall_seconds=perf_counter() - began,
+            events=self.host.handled,
+            messages={
+                "sent": self.network.sent,
+                "lost": self.network.lost,
+                "late": self.network.late,
+                "doubled": self.network.doubled,
+            },
+            records=dict(sorted(self.checker.counts.items())),
+            faults=dict(sorted(self.struck.items())),
+            coordinator_restarts=self.host.restarts,
+            epochs_followed=followed,
+            digest=self.host.digest(),
+        )
+
+    def _check_at_the_end(self) -> int:
+        """Once the faults are over, both jobs must get somewhere; and the samples must add up."""
+        quiet = max((fault.at + fault.seconds for fault in self.plan.faults), default=0.0)
+        for job, record in _PROGRESS:
+            last = self.checker.last.get((job, record), 0.0)
+            if last < quiet:
+                raise Violation("stuck", f"{job}: no {record} since {last:.1f} s; the faults ended at {quiet:.1f} s")
+        self._check_in_full()
+        return self.checker.check_samples(self._order, lockstep.TOTAL)
+
+    def _failure(self, rule: str, message: str) -> Failure:
+        return Failure(rule, message, self.loop.now, [line(*entry) for entry in self.history])
+
+
+def line(at: float, who: str, what: str | Record) -> str:
+    """An entry of the history for a person."""
+    return f"{at:9.3f} s  {who:<12} {what if isinstance(what, str) else tell(what)}"
+
+
+def _where(error: BaseException) -> list[str]:
+    import traceback
+
+    return traceback.format_exception(error)[-6:]
+
+
+_PROGRESS = (
+    (lockstep.JOB, "BarrierReleased"),
+    (lockstep.JOB, "CheckpointCommitted"),
+    (freerun.JOB, "ProgressMade"),
+    (freerun.JOB, "CheckpointCommitted"),
+)
+_BY_WORKER: dict[str, Callable[[Simulation, str, Fault], None]] = {
+    "crash": Simulation._crash,
+    "rack": Simulation._rack,
+    "hang": Simulation._hang,
+    "partition": Simulation._partition,
+    "leave": Simulation._leave,
+    "drain": Simulation._drain,
+    "replace": Simulation._replace,
+}
+_BY_CLUSTER: dict[str, Callable[[Simulation, Fault], None]] = {
+    "blackout": Simulation._blackout,
+    "rollback": Simulation._roll_back,
+    "damage": Simulation._damage,
+    "resize": Simulation._resize,
+    "advance": Simulation._advance,
+    "join": Simulation._join,
+    "coordinator_crash": Simulation._coordinator_crash,
+    "coordinator_pause": Simulation._coordinator_pause,
+}
+
+
+def simulate(seed: int, workers: int = 50, seconds: float = 60.0, faults: int | None = None) -> Result:
+    """Run the simulation that belongs to this seed."""
+    return Simulation(Plan.of(seed, workers, seconds, faults)).run()
