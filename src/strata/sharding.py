@@ -137,7 +137,7 @@ class ShardManager:
         if strategy not in ("slots", "ring"):
             raise InvalidInput(f'strategy must be "slots" or "ring", not {strategy!r}')
         self.epochs = EpochCoordinator()
-        """The epochs and orders of the datasets registered here. Register and unregister through the manager."""
+        """The epochs and orders of the datasets registered here."""
         self._lock = threading.Lock()
         self._workers: dict[str, str] = {}  # by id, the key by which they are put in order
         self._in_order: list[str] | None = []  # None until the next question settles what has changed
@@ -172,8 +172,8 @@ class ShardManager:
 
     def get_shard_for_worker(self, dataset_id: str, worker_id: str, epoch: int | None = None) -> list[ShardAssignment]:
         """A worker's shards in the order of an epoch, by default of the current one."""
-        order = self.epochs.order(dataset_id, epoch)
         with self._lock:
+            order = self.epochs.order(dataset_id, epoch)
             self._check_present(worker_id)
             self._settle()
             owned = self._world.owned(dataset_id, order, worker_id)
@@ -261,10 +261,11 @@ class _SlotWorld:
 
     def _ownership(self, dataset_id: str, order: EpochOrder) -> Ownership:
         warm = self._ownerships.get(dataset_id)
-        if warm is None:
-            found = Ownership.of(order.layout.shard_count, order.seed, self._view)
-        else:
+        # A dataset may have been forgotten and registered anew with other values.
+        if warm is not None and (warm.shard_count, warm.seed) == (order.layout.shard_count, order.seed):
             found = warm.moved_to(self._view)
+        else:
+            found = Ownership.of(order.layout.shard_count, order.seed, self._view)
         self._ownerships[dataset_id] = found
         return found
 
@@ -274,7 +275,7 @@ class _RingWorld:
 
     def __init__(self, virtual_nodes: int) -> None:
         self._ring = Ring((), virtual_nodes)
-        self._owners: dict[str, Indexes] = {}
+        self._owners: dict[tuple[str, int, int], Indexes] = {}
 
     def settle(self, workers: list[str]) -> None:
         self._ring = Ring(workers, self._ring.virtual_nodes)
@@ -287,12 +288,13 @@ class _RingWorld:
         return np.flatnonzero(self.owners(dataset_id, order) == self._ring.names.index(worker))
 
     def owners(self, dataset_id: str, order: EpochOrder) -> Indexes:
-        if dataset_id not in self._owners:
-            self._owners[dataset_id] = self._ring.owners(order.layout.shard_count, order.seed)
-        return self._owners[dataset_id]
+        key = dataset_id, order.layout.shard_count, order.seed
+        if key not in self._owners:
+            self._owners[key] = self._ring.owners(order.layout.shard_count, order.seed)
+        return self._owners[key]
 
     def forget(self, dataset_id: str) -> None:
-        self._owners.pop(dataset_id, None)
+        self._owners = {key: owners for key, owners in self._owners.items() if key[0] != dataset_id}
 
 
 def _deal(

@@ -117,7 +117,7 @@ def _summarise(results: list[Result], wall: float, console: Console) -> None:
         "barriers": f"{total('BarrierReleased'):,} released, {total('BarrierBroken'):,} broken",
         "checkpoints": f"{total('CheckpointCommitted'):,} committed, {total('CheckpointAbandoned'):,} abandoned, "
         f"{total('RecoveryPointSet'):,} recovery points",
-        "epochs": f"{total('epochs proven'):,} proven read exactly once",
+        "epochs": f"{sum(r.epochs_proven for r in results):,} proven read exactly once",
         "coordinator": f"{sum(r.coordinator_restarts for r in results):,} restarts, each replayed to the same state",
     }
     if len(results) == 1:

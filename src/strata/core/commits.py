@@ -175,7 +175,7 @@ def on_ack(turn: Turn, event: CheckpointAck) -> None:
                 member.incarnation,
                 event.digest,
                 event.part_bytes,
-                event.positions,
+                {name: _told(job, attempt, name, event.positions[name]) for name in sorted(event.positions)},
                 event.metrics,
             )
         )
@@ -217,13 +217,22 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
         except ValueError:
             raise InvalidInput(f"metric {name!r} must be a number, not {value!r}") from None
     check_positions(job, {name: position.consumed for name, position in event.positions.items()})
-    for name, position in event.positions.items():
-        base = attempt.base.get(name)
+    for name in event.positions:
+        base, position = attempt.base.get(name), _told(job, attempt, name, event.positions[name])
         if base is not None and (base.version, base.epoch) != (position.version, position.epoch):
             raise Refused(
                 f"worker {event.worker!r} saves step {attempt.step} in version {position.version}, epoch "
                 f"{position.epoch} of dataset {name!r}; the save began in version {base.version}, epoch {base.epoch}"
             )
+
+
+def _told(job: Job, attempt: Attempt, name: str, position: Position) -> Position:
+    """The position as the attempt counts epochs: the end of one is the beginning of the next."""
+    base = attempt.base.get(name)
+    over = position.consumed == [0, job.dataset(name).total_samples]
+    if base is not None and over and position.epoch + 1 == base.epoch:
+        return Position(position.version, base.epoch, [])
+    return position
 
 
 @rules.handles(PartFailed)

@@ -206,7 +206,7 @@ def _place(world: World, event: RegisterRequested, declared: int, fresh: bool) -
     former = world.members.get(event.worker)
     if former is not None and not fresh and is_free(former.rank) and (not declared or former.rank < declared):
         return former.rank, f"rank {former.rank} as before"
-    rank = world.first_free
+    rank = 0 if fresh else world.first_free
     if declared and rank >= declared:
         raise Refused(
             f"all {declared} ranks of the world are taken, so worker {event.worker!r} cannot join until one has left",

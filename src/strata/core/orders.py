@@ -76,7 +76,7 @@ class EpochOrder:
         self.shuffle = check_bool(shuffle, "shuffle")
         self._permutation = Permutation(layout.shard_count, self.key(_SHARDS)) if shuffle else None
         self._sample_key = self.key(_SAMPLES)
-        self._last_position = self._find_last()
+        self._last_position: int | None = None
 
     def key(self, purpose: int) -> int:
         """The key of this epoch for one purpose."""
@@ -95,7 +95,7 @@ class EpochOrder:
         check_inside(places, "places of the line", self.layout.total_samples)
         size, gap = self.layout.shard_size, self._gap()
         # Behind the short shard everything stands as if that shard were full, less what it lacks.
-        behind = places >= (self._last_position + 1) * size - gap
+        behind = places >= (self._find_last() + 1) * size - gap
         position, offset = np.divmod(places + gap * behind, size)
         return self.shards_at(position) * size + offset
 
@@ -105,7 +105,7 @@ class EpochOrder:
         size = self.layout.shard_size
         shard, offset = np.divmod(samples, size)
         position = self.positions_of(shard)
-        return position * size + offset - self._gap() * (position > self._last_position)
+        return position * size + offset - self._gap() * (position > self._find_last())
 
     def samples_in(self, shards: Indexes, positions: Indexes) -> Indexes:
         """The samples at these positions inside these shards (pairwise), each shard in a permuted order of its own."""
@@ -124,8 +124,11 @@ class EpochOrder:
         return self.layout.shard_size - self.layout.last_size
 
     def _find_last(self) -> int:
-        last = self.layout.shard_count - 1
-        return int(self.positions_of(np.array([last]))[0]) if last >= 0 else 0
+        """The position of the last shard, the one that may be short; found when first needed."""
+        if self._last_position is None:
+            last = self.layout.shard_count - 1
+            self._last_position = int(self.positions_of(np.array([last]))[0]) if last >= 0 else 0
+        return self._last_position
 
 
 class ElasticOrder:

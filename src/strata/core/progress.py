@@ -10,7 +10,7 @@ from strata.core.effects import Done
 from strata.core.events import BatchesReported, ProgressReported
 from strata.core.ids import check_int
 from strata.core.ranges import RangeSet
-from strata.core.records import ProgressMade
+from strata.core.records import ProgressMade, RecoveryPointSet
 from strata.core.state import Dataset, Job, State
 from strata.core.turn import Rules, Turn
 from strata.errors import InvalidInput, Refused, StaleGeneration
@@ -90,8 +90,20 @@ def make_progress(turn: Turn, job: Job, dataset: Dataset, worker: str, ranges: R
             fresh.add(*gap)
     if fresh.count:
         turn.record(ProgressMade(job.job, dataset.dataset, dataset.epoch, worker, fresh.to_flat()))
-        if dataset.consumed.count == dataset.total_samples:
-            advance(turn, job, dataset, f"all {dataset.total_samples} samples are consumed")
+        _advance_if_over(turn, job, dataset)
+
+
+def _advance_if_over(turn: Turn, job: Job, dataset: Dataset) -> None:
+    if dataset.consumed.count == dataset.total_samples:
+        advance(turn, job, dataset, f"all {dataset.total_samples} samples are consumed")
+
+
+@rules.reacts(RecoveryPointSet)
+def on_rewound(turn: Turn, record: RecoveryPointSet) -> None:
+    """A checkpoint from the very end of an epoch: nobody has anything left to report that would begin the next."""
+    job = turn.state.jobs[record.job]
+    for name in sorted(job.datasets):
+        _advance_if_over(turn, job, job.datasets[name])
 
 
 def remaining(dataset: Dataset, shards: list[int]) -> list[tuple[int, int]]:

@@ -262,29 +262,40 @@ def _grown(order: Shards, slot_count: int) -> Shards:
 
 def _fill(buffer: Shards, ends: Slots, shard_count: int, count: int) -> None:
     """Let slots 1..count-1 join one after the other; leaves `ends` at the end of each slot's final list."""
-    write = shard_count
-    long, long_until = shard_count, 0
-    for live in range(1, count):
-        short, short_until = divmod(shard_count, live + 1)
-        # Quotas fall by one at `long_until` before and at `short_until` after, so pop counts have at most three values.
-        drop = long - short
-        if long_until < short_until:
-            low, high, middle = long_until, short_until, drop - 1
+    write, live = shard_count, 1
+    while live < count:
+        quota, fall = divmod(shard_count, live)
+        steps = min(fall // quota, count - live)
+        if steps:
+            write = _pop_level(buffer, ends[fall - steps * quota : fall], quota, write)
+            live += steps
         else:
-            low, high, middle = short_until, long_until, drop + 1
-        if drop and low:
-            write = _pop(buffer, ends[:low], drop, write)
-        if middle and low < high:
-            write = _pop(buffer, ends[low:high], middle, write)
-        if drop and high < live:
-            write = _pop(buffer, ends[high:live], drop, write)
-        long, long_until = short, short_until
+            write = _pop_tails(buffer, ends, shard_count, live, write)
+            live += 1
 
 
-def _pop(buffer: Shards, ends: Slots, pops: int, write: int) -> int:
-    """Move the last `pops` of each list to where the newcomer's list is being written."""
-    ends -= pops
-    index = ends if pops == 1 else (ends[:, None] + np.arange(pops)).ravel()
+def _pop_level(buffer: Shards, ends: Slots, quota: int, write: int) -> int:
+    """Several joins at once: while all keep `quota`, each newcomer takes one from the `quota` last slots with more."""
+    ends -= 1
+    return _move(buffer, ends.reshape(-1, quota)[::-1].ravel(), write)
+
+
+def _pop_tails(buffer: Shards, ends: Slots, shard_count: int, live: int, write: int) -> int:
+    """A single join: quotas fall by one at one index before it and at another after, so there are three pop counts."""
+    long, before = divmod(shard_count, live)
+    short, after = divmod(shard_count, live + 1)
+    drop = long - short
+    low, high, middle = (before, after, drop - 1) if before < after else (after, before, drop + 1)
+    for first, last, pops in ((0, low, drop), (low, high, middle), (high, live, drop)):
+        if pops and first < last:
+            tails = ends[first:last]
+            tails -= pops
+            write = _move(buffer, tails if pops == 1 else (tails[:, None] + np.arange(pops)).ravel(), write)
+    return write
+
+
+def _move(buffer: Shards, index: Slots, write: int) -> int:
+    """Append what the index points at to the newcomers' lists; answers where the next one goes."""
     until = write + len(index)
     # "wrap" only spares numpy a second buffer: every index is in range.
     buffer.take(index, out=buffer[write:until], mode="wrap")

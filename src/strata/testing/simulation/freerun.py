@@ -29,7 +29,7 @@ from strata.testing.simulation.store import PartFile
 
 JOB, DATASET = "freerun", "pages"
 SHARDS_PER_WORKER, SHARD = 4, 20
-READ_SECONDS, REPORT_SECONDS, SAVE_SECONDS, MEET_SECONDS = 2.0, 4.0, 9.0, 11.0
+READ_SECONDS, REPORT_SECONDS, SAVE_SECONDS, MEET_SECONDS = 2.0, 4.0, 6.5, 11.0
 SAMPLES_A_READ = 14
 
 
@@ -68,7 +68,6 @@ class FreerunTrainer(Process):
         elif not isinstance(answer, RecoveryPoint):
             self.in_flow(1.0, self.begin)
         else:
-            self.sim.checker.took_up(self, answer)
             self.phase = "training"
             self._asking = False
             self._ask()
@@ -104,7 +103,6 @@ class FreerunTrainer(Process):
         self.cursors = {s: self.cursors.get(s, answer.cursors.get(s, 0)) for s in answer.granted}
         self._given_up = {s: cursor for s, cursor in self._given_up.items() if s not in self.cursors}
         self.reported = {s: answer.cursors.get(s, 0) for s in answer.granted}
-        self.sim.checker.granted(self, set(answer.granted))
         if answer.revoked:
             event = RevocationAcknowledged(
                 self.job,
@@ -142,7 +140,7 @@ class FreerunTrainer(Process):
                 start = shard * SHARD + cursor
                 self.cursors[shard] = cursor + count
                 self.own.add(start, start + count)
-                self.sim.checker.read(self, self.version, self.epoch, start, start + count)
+                self.sim.checker.reads.read(self, self.version, self.epoch, start, start + count)
                 wanted -= count
             if not wanted:
                 return

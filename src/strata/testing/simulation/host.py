@@ -10,7 +10,7 @@ from random import Random
 
 from strata.core import codec
 from strata.core.effects import AbandonAttempt, AnnounceCommit, Answer, BreakBarrier, Effect, ReleaseBarrier, Reply
-from strata.core.events import CoordinatorStarted, Event, SweepDue
+from strata.core.events import CoordinatorStarted, Event, HeartbeatReceived, RegisterRequested, SweepDue
 from strata.core.machine import Machine
 from strata.core.records import Record
 from strata.core.settings import Policy
@@ -38,8 +38,7 @@ class Host:
         self.paused = False
         self._snapshot = codec.encode_state(State())
         self._journal: list[bytes] = []
-        self._standby = Machine(policy)
-        checker.watch(self._standby)
+        self._standby = checker.standby
         self._start()
 
     # -- power -----------------------------------------------------------------------------------------------------
@@ -57,6 +56,7 @@ class Host:
         self._flushing = 0
         self._outbox: deque[tuple[int, Callable[[], None]]] = deque()
         self._backlog: list[tuple[Event, Respond | None]] = []
+        self._checker.leases.booted()
         self._decide(CoordinatorStarted(), None)
         self._sweep(self.boot)
 
@@ -81,11 +81,12 @@ class Host:
         """Stop like a process under SIGSTOP: nothing runs, and what comes in waits."""
         if self.up and not self.paused:
             self.paused = True
-            self._loop.after(seconds, self._resume, self.boot)
+            self._loop.after(seconds, self._resume, self.boot, seconds)
 
-    def _resume(self, boot: int) -> None:
+    def _resume(self, boot: int, seconds: float) -> None:
         if boot != self.boot or not self.up:
             return
+        self._checker.leases.slept(seconds)
         self.paused = False
         backlog, self._backlog = self._backlog, []
         for event, respond in backlog:
@@ -111,8 +112,10 @@ class Host:
         except StrataError as error:
             self._show(respond, error)
             return
+        if type(event) is HeartbeatReceived or type(event) is RegisterRequested:
+            self._checker.leases.heard(event.job, event.worker)
         if decision.records:
-            self._checker.decided(self.machine, event, decision.records)
+            self._checker.shards.decided(self.machine, event, decision.records)
             self._pending.extend(decision.records)
             if not self._flushing:
                 self._flush()
@@ -174,12 +177,14 @@ class Host:
             self._checker.before(record)
             self._standby.apply(record)
             self._durable += 1
-            self._checker.durable(record)
+            self._checker.after(record)
         if len(self._journal) >= SNAPSHOT_EVERY + self._standby.index // 4:
             self._snapshot, self._journal = self._standby.snapshot(), []
 
     def check_in_full(self) -> None:
-        """The standby that was fed the journal is where the live machine is."""
+        """The standby that was fed the journal is where the live machine is, and leases are kept."""
+        if self.up and not self.paused and not self._pending:
+            self._checker.leases.check_in_full()
         if self.up and not self._pending and self.machine.snapshot() != self._standby.snapshot():
             raise Violation("replay", "the standby fed with the journal differs from the live machine")
 

@@ -25,7 +25,7 @@ from strata.testing.simulation.process import Process
 from strata.testing.simulation.store import Claim, PartFile
 
 JOB, DATASET = "lockstep", "tokens"
-TOTAL, SHARD, BATCH, STREAMS, WINDOW = 1_500, 50, 32, 8, 2
+TOTAL, SHARD, BATCH, STREAMS, WINDOW = 900, 50, 32, 8, 2
 BATCHES = -(-TOTAL // BATCH)
 
 
@@ -70,7 +70,7 @@ class LockstepTrainer(Process):
             self._take_up(answer)
 
     def _take_up(self, point: RecoveryPoint) -> None:
-        self.sim.checker.took_up(self, point)
+        self.sim.checker.commits.took_up(self, point)
         self.generation, self.lineage, self.ranks = point.generation, point.lineage, point.ranks
         self.step, self.epoch, self.batch = 0, 0, 0
         if point.attempt:
@@ -82,7 +82,7 @@ class LockstepTrainer(Process):
     def _train(self) -> None:
         self.phase = "training"
         count = min(BATCHES - self.batch, 3 + (self.step % 3))
-        self.in_flow(count * (0.5 + 0.1 * self.sim.rng.random()), self._trained, count)
+        self.in_flow(count * (0.85 + 0.1 * self.sim.rng.random()), self._trained, count)
 
     def _trained(self, count: int) -> None:
         place = Claim(self.epoch, self.batch, self.batch + count, self.ranks.index(self.rank), len(self.ranks))
@@ -105,7 +105,7 @@ class LockstepTrainer(Process):
         if not isinstance(answer, EpochNow):
             self.recover()
             return
-        self.sim.checker.entered_epoch(self, self.epoch + 1, answer.epoch)
+        self.sim.checker.commits.entered_epoch(self, self.epoch + 1, answer.epoch)
         self.epoch, self.batch = self.epoch + 1, 0
         self._save()
 

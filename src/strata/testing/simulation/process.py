@@ -264,7 +264,7 @@ class Process:
             parts = self.sim.store.parts.get((self.job, errand.attempt), {})
             self.sim.store.put_manifest(self.job, errand.attempt, tuple(parts[rank].digest for rank in sorted(parts)))
         elif errand.kind == "remove_manifest":
-            self.sim.checker.manifest_removed(self.job, errand.attempt)
+            self.sim.checker.commits.manifest_removed(self.job, errand.attempt)
 
         def reported(_: Any) -> None:
             self._errands.discard((errand.kind, errand.attempt))
@@ -292,7 +292,7 @@ class Process:
             BARRIER_TIMEOUT_SECONDS,
             generation,
         )
-        self.sim.checker.arrived(self, event)
+        self.sim.checker.barriers.arrived(self, event)
         self._arrive(event)
 
     def _arrive(self, event: BarrierArrived) -> None:
@@ -312,13 +312,13 @@ class Process:
         self._at_barrier = None
         self.settled = arrival
         if isinstance(verdict, BarrierVerdict):
-            self.sim.checker.told(self, barrier, arrival, verdict)
+            self.sim.checker.barriers.told(self, barrier, arrival, verdict)
         then = there[2]
         then(verdict)
 
     def _give_up_barrier(self) -> None:
         if self._at_barrier is not None:
-            self.sim.checker.gave_up(self, self._at_barrier[1])
+            self.sim.checker.barriers.gave_up(self, self._at_barrier[1])
             self.settled = self._at_barrier[1]
             self._at_barrier = None
 

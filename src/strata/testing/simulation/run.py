@@ -14,23 +14,22 @@ import msgspec
 from strata.core.effects import Effect
 from strata.core.events import (
     DatasetRegisterRequested,
-    DrainRequested,
-    EpochAdvanceRequested,
     Event,
     JobConfigureRequested,
-    RollBackRequested,
 )
+from strata.core.machine import Machine
 from strata.core.orders import ElasticOrder, ShardLayout
 from strata.core.records import Record
 from strata.core.settings import JobSettings, Retention
 from strata.testing.simulation import freerun, lockstep
 from strata.testing.simulation.checker import Checker
+from strata.testing.simulation.faults import STRIKES
 from strata.testing.simulation.freerun import FreerunTrainer
 from strata.testing.simulation.host import Host
 from strata.testing.simulation.lockstep import LockstepTrainer
 from strata.testing.simulation.loop import VirtualLoop
 from strata.testing.simulation.network import Network
-from strata.testing.simulation.plan import Fault, Plan, rack_size
+from strata.testing.simulation.plan import WORKER_FAULTS, Fault, Plan
 from strata.testing.simulation.process import Process
 from strata.testing.simulation.store import Store
 from strata.testing.simulation.story import tell
@@ -38,7 +37,6 @@ from strata.testing.simulation.violation import Violation
 
 HISTORY_KEPT = 4000
 FULL_CHECK_SECONDS = 15.0
-OPERATOR = "operator"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -62,6 +60,7 @@ class Result(msgspec.Struct, frozen=True):
     records: dict[str, int]
     faults: dict[str, int]
     coordinator_restarts: int
+    epochs_proven: int
     epochs_followed: int
     digest: str
 
@@ -83,7 +82,7 @@ class Simulation:
         self.struck: Counter[str] = Counter()
         self.processes: dict[str, list[Process]] = {}
         self.versions: list[int] = []
-        self.checker = Checker(self.store, lockstep.BATCHES, lambda: self.loop.now, self.note)
+        self.checker = Checker(Machine(plan.policy), self.store, lockstep.BATCHES, lambda: self.loop.now, self.note)
         self.host = Host(self.loop, Random(f"host {plan.seed}"), plan.policy, self.checker, self._push)
         self._nonces = 0
         self._order = lru_cache(maxsize=4)(self._elastic)
@@ -93,19 +92,20 @@ class Simulation:
         half = max(1, self.plan.workers // 2)
         self.lockstep = [f"rank-{number}" for number in range(half)]
         self.freerun = [f"node-{number}" for number in range(self.plan.workers - half)]
+        self.rank_of = {worker: rank for rank, worker in enumerate(self.lockstep)}
         self.versions = [freerun.SHARDS_PER_WORKER * freerun.SHARD * len(self.freerun) + 7]
         keep = JobSettings(retention=Retention(keep_count=3))
         carry = JobSettings(barriers="shrink", recovery="carry_on", retention=Retention(keep_count=2))
-        self._operate(JobConfigureRequested(lockstep.JOB, keep))
-        self._operate(JobConfigureRequested(freerun.JOB, carry))
-        self._operate(
+        self.operate(JobConfigureRequested(lockstep.JOB, keep))
+        self.operate(JobConfigureRequested(freerun.JOB, carry))
+        self.operate(
             DatasetRegisterRequested(
                 lockstep.JOB, lockstep.DATASET, lockstep.TOTAL, lockstep.SHARD, shuffle=True, seed=self.plan.seed
             )
         )
-        self._register_pages()
+        self.register_pages()
         for worker in [*self.lockstep, *self.freerun]:
-            self.loop.after(self.rng.random(), self._spawn, worker)
+            self.loop.after(self.rng.random(), self.spawn, worker)
         for fault in self.plan.faults:
             self.loop.after(fault.at, self._strike, fault)
         self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
@@ -113,7 +113,7 @@ class Simulation:
     def freerun_total(self, version: int) -> int:
         return self.versions[version - 1]
 
-    def _register_pages(self) -> None:
+    def register_pages(self) -> None:
         event = DatasetRegisterRequested(
             freerun.JOB,
             freerun.DATASET,
@@ -124,7 +124,7 @@ class Simulation:
             order="affinity",
             new_version=True,
         )
-        self._operate(event)
+        self.operate(event)
 
     def _elastic(self, epoch: int) -> ElasticOrder:
         layout = ShardLayout(lockstep.TOTAL, lockstep.SHARD)
@@ -141,22 +141,17 @@ class Simulation:
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
-    def _spawn(self, worker: str) -> None:
+    def spawn(self, worker: str) -> None:
         """Start a process under this name, as a scheduler would."""
         self._nonces += 1
         nonce = f"p{self._nonces}"
-        if worker in self._ranks():
-            process: Process = LockstepTrainer(self, worker, nonce, self._ranks()[worker], len(self.lockstep))
+        if worker in self.rank_of:
+            process: Process = LockstepTrainer(self, worker, nonce, self.rank_of[worker], len(self.lockstep))
         else:
             process = FreerunTrainer(self, worker, nonce)
         self.processes.setdefault(worker, []).append(process)
         self.note(worker, f"process {nonce} starts")
         process.start()
-
-    def _ranks(self) -> dict[str, int]:
-        if not hasattr(self, "_rank_of"):
-            self._rank_of = {worker: rank for rank, worker in enumerate(self.lockstep)}
-        return self._rank_of
 
     def current(self, worker: str) -> Process | None:
         """The newest process under this name, if it is alive."""
@@ -174,7 +169,7 @@ class Simulation:
 
     # -- operators and faults ----------------------------------------------------------------------------------------
 
-    def _operate(self, event: Event, tries: int = 20) -> None:
+    def operate(self, event: Event, tries: int = 20) -> None:
         """An operator's request: sent until it is answered."""
         answered: list[Any] = []
         self.host.receive(self.host.boot, event, answered.append)
@@ -182,108 +177,28 @@ class Simulation:
 
     def _operate_again(self, event: Event, answered: list[Any], tries: int) -> None:
         if not answered and tries:
-            self._operate(event, tries)
+            self.operate(event, tries)
 
     def _strike(self, fault: Fault) -> None:
         workers = [*self.lockstep, *self.freerun]
         worker = workers[fault.target % len(workers)]
         self.struck[fault.kind] += 1
-        self.note(
-            "fault", f"{fault.kind} of {worker if fault.kind in _BY_WORKER else 'the job'}, {fault.seconds:.1f} s"
-        )
-        if fault.kind in _BY_WORKER:
-            _BY_WORKER[fault.kind](self, worker, fault)
-        else:
-            _BY_CLUSTER[fault.kind](self, fault)
+        whom = worker if fault.kind in WORKER_FAULTS else "the cluster"
+        self.note("fault", f"{fault.kind.replace('_', ' ')} of {whom}, {fault.seconds:.1f} s")
+        STRIKES[fault.kind](self, worker, fault)
 
-    def _crash(self, worker: str, fault: Fault) -> None:
-        process = self.current(worker)
-        if process is not None:
-            process.kill()
-            self.loop.after(fault.seconds, self._spawn_if_none, worker)
-
-    def _spawn_if_none(self, worker: str) -> None:
+    def respawn(self, worker: str) -> None:
+        """Start a process under this name unless one is alive."""
         if self.current(worker) is None:
-            self._spawn(worker)
-
-    def _rack(self, worker: str, fault: Fault) -> None:
-        names = self.lockstep if worker in self._ranks() else self.freerun
-        first = names.index(worker)
-        for neighbour in names[first : first + rack_size(self.plan.workers)]:
-            self.struck["crash"] += 1
-            self._crash(neighbour, fault)
-
-    def _hang(self, worker: str, fault: Fault) -> None:
-        process = self.current(worker)
-        if process is not None:
-            process.hang(fault.seconds)
-            if fault.target % 2:
-                self.loop.after(fault.seconds / 2, self._replace, worker, fault)
-
-    def _partition(self, worker: str, fault: Fault) -> None:
-        self.network.cut_off.add(worker)
-        self.loop.after(fault.seconds, self.network.cut_off.discard, worker)
-
-    def _leave(self, worker: str, fault: Fault) -> None:
-        process = self.current(worker)
-        if process is not None and process.incarnation and not process.leaving:
-            process._run(process.leave, ())
-            self.loop.after(fault.seconds + 5.0, self._spawn_if_none, worker)
-
-    def _drain(self, worker: str, fault: Fault) -> None:
-        job = lockstep.JOB if worker in self._ranks() else freerun.JOB
-        self._operate(DrainRequested(job, worker, "maintenance"))
-        self.loop.after(fault.seconds + 8.0, self._spawn_if_none, worker)
-
-    def _replace(self, worker: str, fault: Fault) -> None:
-        """The scheduler starts a second process while the first still runs."""
-        self._spawn(worker)
-
-    def _blackout(self, fault: Fault) -> None:
-        names = self.lockstep if fault.target % 2 else self.freerun
-        for worker in names:
-            self._crash(worker, fault)
-
-    def _roll_back(self, fault: Fault) -> None:
-        job = self.checker.standby.state.jobs.get(lockstep.JOB)
-        steps = sorted(a.step for a in job.attempts.values() if a.usable) if job else []
-        if job and steps:
-            self._operate(RollBackRequested(job.job, steps[fault.target % len(steps)], job.world.generation))
-
-    def _damage(self, fault: Fault) -> None:
-        process = self.current(self.lockstep[fault.target % len(self.lockstep)])
-        if isinstance(process, LockstepTrainer):
-            process.finds_damage = True
-
-    def _resize(self, fault: Fault) -> None:
-        self.versions.append(self.versions[-1] + 1 + fault.target)
-        self._register_pages()
-
-    def _advance(self, fault: Fault) -> None:
-        job = self.checker.standby.state.jobs.get(freerun.JOB)
-        if job and freerun.DATASET in job.datasets:
-            epoch = job.datasets[freerun.DATASET].epoch
-            self._operate(EpochAdvanceRequested(job.job, freerun.DATASET, epoch, OPERATOR))
-
-    def _join(self, fault: Fault) -> None:
-        worker = f"node-{len(self.freerun)}"
-        self.freerun.append(worker)
-        self._spawn(worker)
-
-    def _coordinator_crash(self, fault: Fault) -> None:
-        self.note("coordinator", "killed")
-        self.host.crash(fault.seconds)
-
-    def _coordinator_pause(self, fault: Fault) -> None:
-        self.note("coordinator", "paused")
-        self.host.pause(fault.seconds)
+            self.spawn(worker)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def _check_in_full(self) -> None:
         self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
         self.host.check_in_full()
-        self.checker.check_holders([p for worker in self.freerun for p in self.processes.get(worker, ())])
+        free = (p for worker in self.freerun for p in self.processes.get(worker, ()) if isinstance(p, FreerunTrainer))
+        self.checker.shards.check_holders(self.checker.standby, free)
 
     def advance(self, seconds: float) -> None:
         """Go on by so many virtual seconds, or to the end of the plan."""
@@ -306,7 +221,7 @@ class Simulation:
             followed = self._check_at_the_end()
         except Violation as violation:
             failure = self._failure(violation.rule, str(violation))
-        except Exception as error:  # whatever else escapes the core is a broken promise too
+        except Exception as error:  # noqa: BLE001  whatever else escapes the core is a broken promise too
             failure = self._failure("crash", f"{type(error).__name__}: {error}")
             failure = msgspec.structs.replace(failure, history=[*failure.history, *_where(error)])
         return Result(
@@ -322,6 +237,7 @@ class Simulation:
                 "doubled": self.network.doubled,
             },
             records=dict(sorted(self.checker.counts.items())),
+            epochs_proven=self.checker.reads.proven,
             faults=dict(sorted(self.struck.items())),
             coordinator_restarts=self.host.restarts,
             epochs_followed=followed,
@@ -336,7 +252,7 @@ class Simulation:
             if last < quiet:
                 raise Violation("stuck", f"{job}: no {record} since {last:.1f} s; the faults ended at {quiet:.1f} s")
         self._check_in_full()
-        return self.checker.check_samples(self._order, lockstep.TOTAL)
+        return self.checker.commits.check_samples(self._order, lockstep.TOTAL)
 
     def _failure(self, rule: str, message: str) -> Failure:
         return Failure(rule, message, self.loop.now, [line(*entry) for entry in self.history])
@@ -357,27 +273,8 @@ _PROGRESS = (
     (lockstep.JOB, "BarrierReleased"),
     (lockstep.JOB, "CheckpointCommitted"),
     (freerun.JOB, "ProgressMade"),
-    (freerun.JOB, "CheckpointCommitted"),
+    (freerun.JOB, "CheckpointDecided"),
 )
-_BY_WORKER: dict[str, Callable[[Simulation, str, Fault], None]] = {
-    "crash": Simulation._crash,
-    "rack": Simulation._rack,
-    "hang": Simulation._hang,
-    "partition": Simulation._partition,
-    "leave": Simulation._leave,
-    "drain": Simulation._drain,
-    "replace": Simulation._replace,
-}
-_BY_CLUSTER: dict[str, Callable[[Simulation, Fault], None]] = {
-    "blackout": Simulation._blackout,
-    "rollback": Simulation._roll_back,
-    "damage": Simulation._damage,
-    "resize": Simulation._resize,
-    "advance": Simulation._advance,
-    "join": Simulation._join,
-    "coordinator_crash": Simulation._coordinator_crash,
-    "coordinator_pause": Simulation._coordinator_pause,
-}
 
 
 def simulate(seed: int, workers: int = 50, seconds: float = 60.0, faults: int | None = None) -> Result:

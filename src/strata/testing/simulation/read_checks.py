@@ -1,0 +1,94 @@
+"""Samples of the job that carries on: each read once by a live worker, the ledger never ahead of the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strata.core.machine import Machine
+from strata.core.records import DatasetRegistered, EpochAdvanced, ProgressMade, Record, RecoveryPointSet, WorkerLost
+from strata.testing.simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from strata.testing.simulation.process import Process
+
+FREERUN = "freerun"
+
+
+class ReadChecks:
+    """Counts how often every place of an epoch was really read."""
+
+    def __init__(self, standby: Machine) -> None:
+        self.standby = standby
+        self.proven = 0
+        self.checks: dict[type[Record], Callable[[Any], None]] = {
+            DatasetRegistered: self._dataset,
+            ProgressMade: self._progress,
+            EpochAdvanced: self._epoch,
+            RecoveryPointSet: self._rewind,
+        }
+        self._reads: dict[tuple[int, int], Any] = {}
+        self._read_by: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
+
+    def before(self, record: Record) -> None:
+        """Called when the record is durable and not yet applied."""
+        if type(record) is WorkerLost and record.job == FREERUN:
+            self._forget_unreported(record)
+
+    def _dataset(self, record: DatasetRegistered) -> None:
+        if record.job == FREERUN:
+            self._reads[(record.version, 0)] = np.zeros(record.total_samples, np.int16)
+
+    def read(self, process: Process, version: int, epoch: int, start: int, end: int) -> None:
+        """A worker read these places. What a fenced process reads does not count; what a live one reads, does once."""
+        member = self.standby.state.jobs[process.job].world.members.get(process.worker)
+        seen = self._reads.get((version, epoch))
+        if seen is None or member is None or member.incarnation != process.incarnation or member.gone:
+            return
+        seen[start:end] += 1
+        self._read_by.setdefault((process.worker, process.incarnation), []).append((version, epoch, start, end))
+        if (seen[start:end] > 1).any():
+            raise Violation("samples", f"{process.worker} read places {start} to {end} of epoch {epoch} a second time")
+
+    def _forget_unreported(self, record: WorkerLost) -> None:
+        """What a lost worker had not reported will be read again, and that is right."""
+        for version, epoch, start, end in self._read_by.pop((record.worker, record.incarnation), ()):
+            for dataset in self.standby.state.jobs[record.job].datasets.values():
+                if (dataset.version, dataset.epoch) == (version, epoch):
+                    for left, right in dataset.consumed.missing(start, end):
+                        self._reads[(version, epoch)][left:right] -= 1
+
+    def _progress(self, record: ProgressMade) -> None:
+        if record.job != FREERUN:
+            return
+        dataset = self.standby.state.jobs[record.job].datasets[record.dataset]
+        seen = self._reads[(dataset.version, record.epoch)]
+        for start, end in zip(record.consumed[::2], record.consumed[1::2], strict=True):
+            if not (seen[start:end] == 1).all():
+                raise Violation("ledger", f"places {start} to {end} are in the ledger, but were not read once")
+
+    def _epoch(self, record: EpochAdvanced) -> None:
+        if record.job != FREERUN:
+            return
+        seen = self._reads.pop((record.version, record.epoch - 1))
+        if record.consumed == len(seen):
+            self.proven += 1
+            if not (seen == 1).all():
+                raise Violation(
+                    "samples", f"epoch {record.epoch - 1} ended with {int((seen != 1).sum())} places not read once"
+                )
+        self._reads[(record.version, record.epoch)] = np.zeros(len(seen), np.int16)
+
+    def _rewind(self, record: RecoveryPointSet) -> None:
+        """Nobody was left: what counts is what the checkpoint says."""
+        if record.job != FREERUN:
+            return
+        self._read_by.clear()
+        for dataset in self.standby.state.jobs[record.job].datasets.values():
+            self._reads = {key: seen for key, seen in self._reads.items() if key[0] != dataset.version}
+            seen = np.zeros(dataset.total_samples, np.int16)
+            for start, end in dataset.consumed:
+                seen[start:end] = 1
+            self._reads[(dataset.version, dataset.epoch)] = seen
