@@ -19,9 +19,9 @@ from strata.core.events import BarrierArrived, SweepDue
 from strata.core.ids import check_id, check_int
 from strata.core.records import (
     BarrierBroken,
-    BarrierRecord,
     BarrierReleased,
     GenerationAdvanced,
+    ViewChanged,
     WorkerDraining,
     WorkerJoined,
     WorkerLost,
@@ -43,7 +43,7 @@ def on_arrived(turn: Turn, event: BarrierArrived) -> None:
     member = job.member(event.worker, event.incarnation)
     volatile = turn.volatile.job(event.job)
     _check_arrival(event)
-    verdict = _verdict_of(job, event)
+    verdict = _verdict_of(job, event, member)
     if verdict is not None:
         turn.reply(verdict)
         return
@@ -65,7 +65,7 @@ def on_arrived(turn: Turn, event: BarrierArrived) -> None:
         waiting.deadline = min(waiting.deadline, turn.now + event.timeout_seconds)
     if len(waiting.arrivals) >= waiting.expected:
         _release(turn, job, waiting, f"all {waiting.expected} arrived", last=event.worker)
-    turn.reply(_verdict_of(job, event) or Waiting(len(waiting.arrivals), waiting.expected))
+    turn.reply(_verdict_of(job, event, member) or Waiting(len(waiting.arrivals), waiting.expected))
 
 
 def _check_arrival(event: BarrierArrived) -> None:
@@ -77,11 +77,12 @@ def _check_arrival(event: BarrierArrived) -> None:
         raise InvalidInput(f"timeout must be a number of seconds that is not negative, not {event.timeout_seconds}")
 
 
-def _verdict_of(job: Job, event: BarrierArrived) -> BarrierVerdict | None:
-    for number, finished in job.rounds.items():
-        if finished.barrier == event.barrier and finished.pending.get(event.worker) == event.arrival:
-            return BarrierVerdict(event.barrier, number, finished.released, finished.reason, tuple(finished.missing))
-    return None
+def _verdict_of(job: Job, event: BarrierArrived, member: Member) -> BarrierVerdict | None:
+    number = member.verdicts.get(event.arrival)
+    if number is None or job.rounds[number].barrier != event.barrier:
+        return None
+    over = job.rounds[number]
+    return BarrierVerdict(event.barrier, number, over.released, over.reason, tuple(over.missing))
 
 
 def _check_generation(job: Job, event: BarrierArrived) -> None:
@@ -205,11 +206,15 @@ def _who(job: Job, rank: int) -> str:
     member = job.world.at_rank(rank)
     if member is not None:
         return member.worker
-    gone = [m for m in job.world.members.values() if m.rank == rank]
-    if gone:
-        latest = max(gone, key=lambda m: m.incarnation)
+    latest = _last_at(job, rank)
+    if latest is not None:
         return f"{latest.worker} (rank {rank}, out: {latest.reason})"
     return f"rank {rank} (never registered)"
+
+
+def _last_at(job: Job, rank: int) -> Member | None:
+    gone = [member for member in job.world.members.values() if member.rank == rank]
+    return max(gone, key=lambda member: member.incarnation, default=None)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -235,24 +240,38 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
         if came:
             del waiting.arrivals[record.worker]
         if job.settings.barriers == "shrink" and waiting.generation is None:
-            _shrink(turn, job, waiting, record, replaced)
+            _shrink(turn, job, waiting, None if replaced else record.rank, f"{record.worker} was lost: {record.reason}")
         else:
             when = "after it had come" if came else "before it came"
             lost = f"{record.worker} was lost {when}: {record.reason}"
             _break(turn, job, waiting, lost, [record.worker])
 
 
-def _shrink(turn: Turn, job: Job, waiting: OpenRound, record: WorkerLost, replaced: bool) -> None:
-    if not replaced:
+def _shrink(turn: Turn, job: Job, waiting: OpenRound, rank: int | None, reason: str) -> None:
+    """Go on without this rank, or, where None, without an arrival that its process must make again."""
+    if rank is not None:
         waiting.expected -= 1
         if waiting.ranks is not None:
-            waiting.ranks = [rank for rank in waiting.ranks if rank != record.rank]
+            waiting.ranks = [other for other in waiting.ranks if other != rank]
     if not waiting.arrivals:
         del turn.volatile.job(job.job).rounds[waiting.barrier]
     elif len(waiting.arrivals) >= waiting.expected:
-        _release(
-            turn, job, waiting, f"all {waiting.expected} survivors arrived; {record.worker} was lost: {record.reason}"
-        )
+        _release(turn, job, waiting, f"all {waiting.expected} survivors arrived; {reason}")
+
+
+@rules.reacts(ViewChanged)
+def on_rank_left(turn: Turn, record: ViewChanged) -> None:
+    """Nobody will come from a rank that is no more: its process moved to another one."""
+    job = turn.state.jobs[record.job]
+    if record.joined or record.rank in job.world.by_rank:
+        return
+    rounds = turn.volatile.job(record.job).rounds
+    for barrier in sorted(name for name, waiting in rounds.items() if record.rank in (waiting.ranks or ())):
+        if job.settings.barriers == "shrink":
+            _shrink(turn, job, rounds[barrier], record.rank, record.reason)
+        else:
+            moved = _last_at(job, record.rank)
+            _break(turn, job, rounds[barrier], record.reason, [moved.worker if moved else f"rank {record.rank}"])
 
 
 @rules.reacts(WorkerJoined, WorkerDraining, GenerationAdvanced)
@@ -283,21 +302,14 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
 
 
 @rules.applies(BarrierReleased, BarrierBroken)
-def apply_verdict(state: State, record: BarrierRecord) -> None:
+def apply_verdict(state: State, record: BarrierReleased | BarrierBroken) -> None:
     job = state.jobs[record.job]
-    for worker, (_, settled) in record.arrivals.items():
-        member = job.world.members[worker]
-        member.settled = max(member.settled, settled)
-    for number in list(job.rounds):
-        pending = job.rounds[number].pending
-        for worker, (_, settled) in record.arrivals.items():
-            if worker in pending and pending[worker] <= settled:
-                del pending[worker]
-        if not pending:
-            del job.rounds[number]
     released = isinstance(record, BarrierReleased)
-    missing = [] if isinstance(record, BarrierReleased) else list(getattr(record, "missing", []))
-    pending = {worker: number for worker, (number, _) in record.arrivals.items()}
-    if pending:
-        job.rounds[record.round] = Round(record.barrier, released, record.reason, missing, pending)
+    missing = [] if isinstance(record, BarrierReleased) else list(record.missing)
+    for worker, (arrival, settled) in record.arrivals.items():
+        member = job.world.members[worker]
+        job.settle(member, settled)
+        member.verdicts[arrival] = record.round
+    if record.arrivals:
+        job.rounds[record.round] = Round(record.barrier, released, record.reason, missing, len(record.arrivals))
     job.next_round = record.round + 1

@@ -11,7 +11,7 @@ journal is its index.
 """
 
 from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Begun, Done, Skipped
-from strata.core.errands import delegate
+from strata.core.errands import delegate, is_referred_to
 from strata.core.events import (
     CheckpointAck,
     CheckpointBeginRequested,
@@ -92,8 +92,9 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
         return
     _check_ahead(job, event.step)
     for number in event.references:
-        if not find(job, number).usable:
-            raise Refused(f"attempt {number} cannot be referred to: it is {job.attempts[number].status}")
+        reference = find(job, number)
+        if not reference.usable and not is_referred_to(job, number):
+            raise Refused(f"attempt {number} cannot be referred to: it is {reference.status}")
     running = next((a for _, a in sorted(job.attempts.items()) if a.status == "open"), None)
     if running is None:
         _begin(turn, job, event)
@@ -282,7 +283,8 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
     job = turn.state.jobs[record.job]
     for attempt in open_attempts(job):
         frozen = attempt.participants.get(record.rank)
-        if frozen == (record.worker, record.incarnation) and record.rank not in attempt.parts:
+        lost = frozen in (("", 0), (record.worker, record.incarnation))
+        if lost and record.rank not in attempt.parts:
             abandon(turn, job, attempt, f"{record.worker} was lost before its part was durable: {record.reason}")
 
 

@@ -123,6 +123,7 @@ class Assignments(Answer, frozen=True):
     version: int
     epoch: int
     generation: int
+    point: int
     granted: list[int]
     awaited: list[int]
     revoked: list[int]
@@ -160,7 +161,8 @@ class Acknowledged(Answer, frozen=True):
 class RecoveryPoint(Answer, frozen=True):
     """Where everybody goes on from: a committed attempt, or the beginning where `attempt` is 0.
 
-    `ranks` is the world of this generation; a rank's place in it decides which part of each batch is its own.
+    `ranks` is the world of this generation; a rank's place in it decides which part of each batch is its own. `point`
+    numbers the times the data was taken back; progress is reported under it.
     """
 
     generation: int
@@ -170,6 +172,7 @@ class RecoveryPoint(Answer, frozen=True):
     epoch: int
     reason: str
     ranks: tuple[int, ...] = ()
+    point: int = 0
 
 
 class FinishFirst(Answer, frozen=True):

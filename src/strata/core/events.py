@@ -118,11 +118,15 @@ class AssignmentsRequested(WorkerEvent, frozen=True):
 
 
 class ProgressReported(WorkerEvent, frozen=True):
-    """Affinity order: how far into each of its shards this worker is. Cursors only grow: a repeat changes nothing."""
+    """Affinity order: how far into each of its shards this worker is. Cursors only grow: a repeat changes nothing.
+
+    `point` is the number of the recovery point that its reading goes on from: what was read before a rollback is void.
+    """
 
     dataset: str
     version: int
     epoch: int
+    point: int
     cursors: dict[int, int]
 
 
@@ -137,11 +141,12 @@ class BatchesReported(WorkerEvent, frozen=True):
 
 
 class RevocationAcknowledged(WorkerEvent, frozen=True):
-    """The worker no longer reads `shards`; `cursors` says how far it got in those it had begun."""
+    """The worker no longer reads `shards`; `cursors` says how far it got in those it had begun, on every retry."""
 
     dataset: str
     version: int
     epoch: int
+    point: int
     shards: list[int]
     cursors: dict[int, int]
 

@@ -45,7 +45,9 @@ def assignments(volatile: Volatile, job: Job, dataset: Dataset, member: Member) 
         done = dataset.consumed.overlap(*dataset.bounds(shard))
         if done:
             cursors[shard] = done
-    return Assignments(dataset.version, dataset.epoch, job.world.generation, granted, awaited, revoked, cursors)
+    return Assignments(
+        dataset.version, dataset.epoch, job.world.generation, job.points, granted, awaited, revoked, cursors
+    )
 
 
 @rules.reacts(ViewChanged)
@@ -99,7 +101,7 @@ def on_acknowledged(turn: Turn, event: RevocationAcknowledged) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
     dataset = job.dataset(event.dataset)
-    if not check_in_force(dataset, event.version, event.epoch):
+    if not check_in_force(job, dataset, event.version, event.epoch, event.point):
         turn.reply(Done())  # that epoch is over, and with it every claim to its shards
         return
     mine = [shard for shard in sorted(set(event.shards)) if dataset.held.get(shard) == member.worker]

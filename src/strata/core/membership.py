@@ -391,10 +391,7 @@ def apply_lost(state: State, record: WorkerLost) -> None:
         departed = dataset.own.pop(record.worker, None)
         if departed is not None:
             dataset.departed = dataset.departed.union(departed)
-    for finished in list(job.rounds):
-        job.rounds[finished].pending.pop(record.worker, None)
-        if not job.rounds[finished].pending:
-            del job.rounds[finished]
+    job.settle(member, MAX_COUNT)
 
 
 @rules.applies(WorkerDraining)

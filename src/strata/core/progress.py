@@ -18,8 +18,14 @@ from strata.errors import InvalidInput, Refused, StaleGeneration
 rules = Rules()
 
 
-def check_in_force(dataset: Dataset, version: int, epoch: int) -> bool:
+def check_in_force(job: Job, dataset: Dataset, version: int, epoch: int, point: int) -> bool:
     """Whether a report is about the epoch in force: False if that is over already, an error if it cannot be."""
+    if point != job.points:
+        raise StaleGeneration(
+            f"the report goes on from recovery point {point}, but the job was rolled back and goes on from point "
+            f"{job.points}: recover, then ask for the assignments again",
+            generation=job.world.generation,
+        )
     if version != dataset.version:
         raise Refused(
             f"dataset {dataset.dataset!r} is at version {dataset.version} now, the report is about version {version}: "
@@ -37,7 +43,7 @@ def on_progress(turn: Turn, event: ProgressReported) -> None:
     dataset = job.dataset(event.dataset)
     if dataset.order != "affinity":
         raise Refused(f"dataset {event.dataset!r} is read in the elastic order: report completed batches, not cursors")
-    if check_in_force(dataset, event.version, event.epoch):
+    if check_in_force(job, dataset, event.version, event.epoch, event.point):
         owners = turn.volatile.ownerships.of(job.job, dataset, job.world.view).owners()
         ranges = consumed_ranges(dataset, event.cursors)
         for shard in sorted(event.cursors):
@@ -65,7 +71,7 @@ def on_batches(turn: Turn, event: BatchesReported) -> None:
             f"{job.world.generation} now: a step counts only when every rank of the world completed it",
             generation=job.world.generation,
         )
-    if check_in_force(dataset, event.version, event.epoch):
+    if check_in_force(job, dataset, event.version, event.epoch, job.points):
         make_progress(turn, job, dataset, "", RangeSet.from_flat([0, event.through] if event.through else []))
     turn.reply(Done())
 

@@ -90,15 +90,17 @@ def _answer(turn: Turn, job: Job) -> RecoveryPoint:
     point = job.point
     assert point is not None
     ranks = _ranks(turn, job)
-    return RecoveryPoint(point.generation, point.lineage, point.attempt, point.step, point.epoch, point.reason, ranks)
+    return RecoveryPoint(
+        point.generation, point.lineage, point.attempt, point.step, point.epoch, point.reason, ranks, job.points
+    )
 
 
 def _latest(turn: Turn, job: Job) -> RecoveryPoint:
     target, generation, ranks = head(job), job.world.generation, _ranks(turn, job)
     why = "the others carry on; this is the latest checkpoint"
     if target is None:
-        return RecoveryPoint(generation, job.lineage, 0, BEGINNING, 0, why, ranks)
-    return RecoveryPoint(generation, job.lineage, target.attempt, target.step, target.epoch, why, ranks)
+        return RecoveryPoint(generation, job.lineage, 0, BEGINNING, 0, why, ranks, job.points)
+    return RecoveryPoint(generation, job.lineage, target.attempt, target.step, target.epoch, why, ranks, job.points)
 
 
 def _ranks(turn: Turn, job: Job) -> tuple[int, ...]:
@@ -151,6 +153,7 @@ def apply_lineage(state: State, record: LineageStarted) -> None:
 def apply_point(state: State, record: RecoveryPointSet) -> None:
     job = state.jobs[record.job]
     job.point = Point(record.generation, record.lineage, record.attempt, record.step, record.epoch, record.reason)
+    job.points += 1
     job.restarted = False
     job.skipped = {}
     positions = job.attempts[record.attempt].positions if record.attempt else {}

@@ -35,6 +35,8 @@ class Member(msgspec.Struct):
     memory_bytes: int = 0
     metadata: dict[str, str] = {}
     settled: int = 0
+    verdicts: dict[int, int] = {}
+    """Of its arrivals at barriers, by number: the round that each was part of, until it is known to have heard."""
 
     @property
     def gone(self) -> bool:
@@ -80,13 +82,13 @@ class World(msgspec.Struct):
 
 
 class Round(msgspec.Struct):
-    """A barrier round that is over; `pending` maps workers that may still ask for the verdict to their arrival."""
+    """A barrier round that is over, kept while any of `unheard` workers may still ask for the verdict."""
 
     barrier: str
     released: bool
     reason: str
     missing: list[str]
-    pending: dict[str, int]
+    unheard: int
 
 
 class Proof(msgspec.Struct):
@@ -248,6 +250,7 @@ class Job(msgspec.Struct):
     lineages: dict[int, Lineage] = msgspec.field(default_factory=lambda: {0: Lineage(-1, -1, 0, 0)})
     lineage: int = 0
     point: Point | None = None
+    points: int = 0
     restarted: bool = True
 
     def member(self, worker: str, incarnation: int) -> Member:
@@ -268,6 +271,15 @@ class Job(msgspec.Struct):
                 "Register again as a new incarnation, then recover"
             )
         return member
+
+    def settle(self, member: Member, through: int) -> None:
+        """The member has heard the verdicts on its arrivals up to this number."""
+        member.settled = max(member.settled, through)
+        for arrival in [number for number in member.verdicts if number <= through]:
+            number = member.verdicts.pop(arrival)
+            self.rounds[number].unheard -= 1
+            if not self.rounds[number].unheard:
+                del self.rounds[number]
 
     def set_status(self, attempt: Attempt, status: str) -> None:
         """Move an attempt on; `unsettled` lists those that wait for somebody to do something about them."""

@@ -346,6 +346,14 @@ def test_a_participant_replaced_before_it_came_may_still_come() -> None:
     assert cluster.arrive(again, "epoch", expected=2).released
 
 
+def test_a_participant_that_moves_to_another_rank_before_it_came_is_lost_to_the_round() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.open_world(2)
+    cluster.arrive(w0, "epoch", expected=2)
+    cluster.register("w1", rank=5)
+    assert cluster.effect(BreakBarrier).missing == ("w1",)
+
+
 def test_a_participant_replaced_after_it_came_is_lost() -> None:
     cluster = Cluster()
     w0, w1, _ = cluster.world(3)

@@ -248,6 +248,16 @@ def test_a_loss_before_the_acknowledgement_abandons_the_attempt_on_all_ranks() -
         cluster.ack(w0, 1)
 
 
+def test_the_loss_of_one_who_joined_during_the_save_abandons_it_too() -> None:
+    cluster = Cluster()
+    w0 = cluster.register("w0", rank=0, world_size=2)
+    cluster.begin(w0, step=0)
+    w1 = cluster.register("w1", rank=1, world_size=2)
+    cluster.begin(w1, step=0)
+    cluster.leave(w1)
+    assert cluster.effect(AbandonAttempt).attempt == 1
+
+
 def test_a_loss_after_the_acknowledgement_undoes_nothing() -> None:
     cluster = Cluster()
     w0, w1 = cluster.world(2)
@@ -445,7 +455,7 @@ def test_everybody_in_a_generation_is_given_the_same_point() -> None:
     cluster = Cluster()
     workers = cluster.world(3)
     cluster.save(workers, step=10, epoch=2)
-    expected = RecoveryPoint(3, 0, 1, 10, 2, "generation 3: w1 was the first to ask", (0, 1, 2))
+    expected = RecoveryPoint(3, 0, 1, 10, 2, "generation 3: w1 was the first to ask", (0, 1, 2), 1)
     assert [cluster.recover(workers[rank]) for rank in (1, 0, 2)] == [expected] * 3
     cluster.restart()
     assert cluster.recover(workers[0]) == expected
@@ -721,7 +731,9 @@ def test_a_thousand_rollbacks_are_as_sound_as_one() -> None:
 
 
 def report(cluster: Cluster, who: Registered, cursors: dict[int, int]) -> None:
-    cluster.from_worker(ProgressReported, who, dataset="images", version=1, epoch=0, cursors=cursors)
+    cluster.from_worker(
+        ProgressReported, who, dataset="images", version=1, epoch=0, point=cluster.job.points, cursors=cursors
+    )
 
 
 def owned(cluster: Cluster, who: Registered) -> list[int]:
@@ -861,6 +873,21 @@ def test_a_checkpoint_at_the_end_of_an_epoch_leads_into_the_next_one(reported: s
         complete(cluster, w0, 100)
     assert cluster.recover(w0).step == 1
     assert (cluster.dataset("texts").epoch, cluster.dataset("texts").consumed.count) == (1, 0)
+
+
+def test_progress_from_before_a_rollback_is_void() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    cluster.add_dataset()
+    cluster.recover(w0)
+    shard = owned(cluster, w1)[0]
+    before = cluster.job.points
+    cluster.recover(w0, generation=cluster.generation)
+    with pytest.raises(StaleGeneration, match="rolled back"):
+        cluster.from_worker(
+            ProgressReported, w1, dataset="images", version=1, epoch=0, point=before, cursors={shard: 7}
+        )
+    assert cluster.dataset().consumed.count == 0
 
 
 # -- carrying on -----------------------------------------------------------------------------------------------------

@@ -31,13 +31,20 @@ def assigned(cluster: Cluster, who: Registered, dataset: str = "images") -> Assi
 
 
 def report(cluster: Cluster, who: Registered, cursors: dict[int, int], **more: Any) -> Any:
-    fields = {"dataset": "images", "version": 1, "epoch": 0, "cursors": cursors} | more
+    fields = {"dataset": "images", "version": 1, "epoch": 0, "point": cluster.job.points, "cursors": cursors} | more
     return cluster.from_worker(ProgressReported, who, **fields)
 
 
 def give_up(cluster: Cluster, who: Registered, shards: list[int], cursors: dict[int, int] | None = None) -> Any:
     return cluster.from_worker(
-        RevocationAcknowledged, who, dataset="images", version=1, epoch=0, shards=shards, cursors=cursors or {}
+        RevocationAcknowledged,
+        who,
+        dataset="images",
+        version=1,
+        epoch=0,
+        point=cluster.job.points,
+        shards=shards,
+        cursors=cursors or {},
     )
 
 
@@ -98,7 +105,7 @@ def test_a_new_version_starts_at_epoch_0_with_nothing_consumed() -> None:
     report(cluster, w0, {0: 10})
     advance(cluster, 0)
     assert cluster.add_dataset(total_samples=200, new_version=True) == DatasetInfo("images", 2, 0)
-    assert assigned(cluster, w0) == Assignments(2, 0, 1, list(range(20)), [], [], {})
+    assert assigned(cluster, w0) == Assignments(2, 0, 1, 0, list(range(20)), [], [], {})
 
 
 def test_an_equal_new_version_is_the_version_in_force() -> None:
@@ -324,7 +331,7 @@ def test_the_shards_of_a_newcomer_are_granted_when_their_holders_gave_them_up(st
         give_up(cluster, who, moving)
         assert assigned(cluster, who).revoked == []
         assert set(moving) <= set(assigned(cluster, newcomer).granted)
-    assert assigned(cluster, newcomer) == Assignments(1, 0, cluster.generation, awaited, [], [], {})
+    assert assigned(cluster, newcomer) == Assignments(1, 0, cluster.generation, 0, awaited, [], [], {})
 
 
 def pending_handover() -> tuple[Cluster, list[Registered], list[int]]:
@@ -390,7 +397,7 @@ def test_a_finished_shard_is_not_revoked() -> None:
 def test_the_shards_of_a_fenced_holder_are_granted_at_once() -> None:
     cluster, (w0, w1), moving = pending_handover()
     cluster.expire(w0)
-    assert assigned(cluster, w1) == Assignments(1, 0, cluster.generation, ALL, [], [], {})
+    assert assigned(cluster, w1) == Assignments(1, 0, cluster.generation, 0, ALL, [], [], {})
     assert set(moving) < set(ALL)
 
 
@@ -405,7 +412,7 @@ def test_a_handover_goes_on_after_a_restart() -> None:
 def test_a_newcomer_that_goes_again_leaves_the_shards_where_they_were() -> None:
     cluster, (w0, w1), _ = pending_handover()
     cluster.leave(w1)
-    assert assigned(cluster, w0) == Assignments(1, 0, cluster.generation, ALL, [], [], {})
+    assert assigned(cluster, w0) == Assignments(1, 0, cluster.generation, 0, ALL, [], [], {})
 
 
 def test_the_next_epoch_ends_every_claim_of_the_one_before() -> None:

@@ -229,7 +229,11 @@ class Anything(RuleBasedStateMachine):
         sender = self.sender(who)
         self.send(AssignmentsRequested(**sender, dataset="images"))
         shards = [0, 1, 2, 3] if odd else self.shards_of(sender["worker"])
-        self.send(ProgressReported(**sender, **self.in_force("images", False), cursors=dict.fromkeys(shards, cursor)))
+        self.send(
+            ProgressReported(
+                **sender, **self.in_force("images", False), point=self.job.points, cursors=dict.fromkeys(shards, cursor)
+            )
+        )
 
     def shards_of(self, worker: str) -> list[int]:
         data, member = self.job.datasets.get("images"), self.job.world.members.get(worker)
@@ -251,7 +255,11 @@ class Anything(RuleBasedStateMachine):
         held = {} if data is None else data.held
         mine = [shard for shard, holder in sorted(held.items()) if holder == sender["worker"]]
         cursors = dict.fromkeys([*mine, 3] if odd else mine, cursor)
-        self.send(RevocationAcknowledged(**sender, **self.in_force("images", odd), shards=mine, cursors=cursors))
+        self.send(
+            RevocationAcknowledged(
+                **sender, **self.in_force("images", odd), point=self.job.points, shards=mine, cursors=cursors
+            )
+        )
 
     # -- checkpoints
 

@@ -55,11 +55,13 @@ def _share_data(cluster: Cluster, workers: list[Registered]) -> None:
     for dataset in ("images", "audio"):
         granted = cluster.from_worker(AssignmentsRequested, first, dataset=dataset).granted
         cursors = dict.fromkeys(granted[:7], 4)
-        cluster.from_worker(ProgressReported, first, dataset=dataset, version=1, epoch=0, cursors=cursors)
+        cluster.from_worker(
+            ProgressReported, first, dataset=dataset, version=1, epoch=0, point=cluster.job.points, cursors=cursors
+        )
     workers.append(cluster.register("node-charlie"))
     for dataset in ("images", "audio"):
         revoked = cluster.from_worker(AssignmentsRequested, second, dataset=dataset).revoked
-        fields = {"dataset": dataset, "version": 1, "epoch": 0, "shards": revoked}
+        fields = {"dataset": dataset, "version": 1, "epoch": 0, "point": cluster.job.points, "shards": revoked}
         cluster.from_worker(RevocationAcknowledged, second, **fields, cursors=dict.fromkeys(revoked[:2], 3))
     generation = cluster.generation
     cluster.from_worker(BatchesReported, first, dataset="texts", version=1, epoch=0, generation=generation, through=100)

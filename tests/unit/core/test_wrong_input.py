@@ -76,9 +76,16 @@ SOUND: dict[type[Event], dict[str, Any]] = {
     DatasetRemoveRequested: {"job": JOB, "dataset": "images"},
     EpochAdvanceRequested: {"job": JOB, "dataset": "images", "from_epoch": 0},
     AssignmentsRequested: {"dataset": "images"},
-    ProgressReported: {"dataset": "images", "version": 1, "epoch": 0, "cursors": {0: 5}},
+    ProgressReported: {"dataset": "images", "version": 1, "epoch": 0, "point": 0, "cursors": {0: 5}},
     BatchesReported: {"dataset": "texts", "version": 1, "epoch": 0, "generation": 2, "through": 32},
-    RevocationAcknowledged: {"dataset": "images", "version": 1, "epoch": 0, "shards": [0], "cursors": {0: 5}},
+    RevocationAcknowledged: {
+        "dataset": "images",
+        "version": 1,
+        "epoch": 0,
+        "point": 0,
+        "shards": [0],
+        "cursors": {0: 5},
+    },
     CheckpointBeginRequested: {"step": 10},
     CheckpointAck: {
         "attempt": 1,

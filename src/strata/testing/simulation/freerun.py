@@ -40,8 +40,7 @@ class FreerunTrainer(Process):
 
     def __init__(self, sim: Any, worker: str, nonce: str) -> None:
         super().__init__(sim, worker, nonce)
-        self.version, self.epoch = 0, -1
-        self.bounds = SHARD, 0
+        self.version, self.epoch, self.point = 0, -1, 0
         self.cursors: dict[int, int] = {}
         self.reported: dict[int, int] = {}
         self._given_up: dict[int, int] = {}
@@ -93,8 +92,8 @@ class FreerunTrainer(Process):
         if not isinstance(answer, Assignments):
             return
         self.generation = answer.generation
-        if (answer.version, answer.epoch) != (self.version, self.epoch):
-            self.version, self.epoch = answer.version, answer.epoch
+        if (answer.version, answer.epoch, answer.point) != (self.version, self.epoch, self.point):
+            self.version, self.epoch, self.point = answer.version, answer.epoch, answer.point
             self._clear()
         for shard in answer.revoked:
             if shard in self.cursors:
@@ -111,6 +110,7 @@ class FreerunTrainer(Process):
                 DATASET,
                 answer.version,
                 answer.epoch,
+                answer.point,
                 answer.revoked,
                 held,
             )
@@ -151,7 +151,9 @@ class FreerunTrainer(Process):
         self.in_flow(REPORT_SECONDS, self._report)
         news = {s: cursor for s, cursor in self.cursors.items() if cursor > self.reported.get(s, 0)}
         if news:
-            event = ProgressReported(self.job, self.worker, self.incarnation, DATASET, self.version, self.epoch, news)
+            event = ProgressReported(
+                self.job, self.worker, self.incarnation, DATASET, self.version, self.epoch, self.point, news
+            )
             self.call(event, lambda answer: self._counted(news, answer))
 
     def _counted(self, news: dict[int, int], answer: Any) -> None:
@@ -167,7 +169,9 @@ class FreerunTrainer(Process):
         self.leaving = True
         self.turn("left")
         news = {s: cursor for s, cursor in self.cursors.items() if cursor > self.reported.get(s, 0)}
-        event = ProgressReported(self.job, self.worker, self.incarnation, DATASET, self.version, self.epoch, news)
+        event = ProgressReported(
+            self.job, self.worker, self.incarnation, DATASET, self.version, self.epoch, self.point, news
+        )
         self.call(event, lambda _: super(FreerunTrainer, self).leave())
 
     # -- saving ------------------------------------------------------------------------------------------------------
