@@ -1,6 +1,6 @@
 """Commits: one step, saved by every rank or by none.
 
-    begin ──▶ open ──all parts in──▶ decided ──manifest put──▶ committed ──retention──▶ doomed ──▶ unlinked ──▶ (gone)
+    begin ──▶ open ──all parts in──▶ decided ──manifest put──▶ committed ──▶ (see deletion.py)
                │                                                  └──damage found──▶ damaged
                └──a participant lost before its part, time ran out, or a rollback──▶ abandoned (gone)
 
@@ -17,11 +17,8 @@ from strata.core.events import (
     CheckpointBeginRequested,
     CoordinatorStarted,
     DamageReported,
-    FilesRemoved,
     ManifestPut,
-    ManifestRemoved,
     PartFailed,
-    PinRequested,
     Position,
     SweepDue,
 )
@@ -30,29 +27,22 @@ from strata.core.lineages import head
 from strata.core.progress import check_positions
 from strata.core.ranges import RangeSet
 from strata.core.records import (
-    AttemptRecord,
     CheckpointAbandoned,
     CheckpointBegun,
     CheckpointCommitted,
     CheckpointDamaged,
     CheckpointDecided,
-    CheckpointDeleted,
-    CheckpointDoomed,
-    CheckpointPinned,
     CheckpointSkipped,
-    CheckpointUnlinked,
     GenerationAdvanced,
     PartAcknowledged,
     WorkerLost,
 )
-from strata.core.retention import doomed
 from strata.core.state import Attempt, Dataset, Job, Member, Part, State
 from strata.core.turn import Rules, Turn
 from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 
 MAX_DIGEST_CHARS = 256
 MAX_METRICS = 256
-UNLINKED_LEASES = 2
 
 rules = Rules()
 
@@ -263,7 +253,6 @@ def on_manifest(turn: Turn, event: ManifestPut) -> None:
     if attempt.status == "decided":
         turn.record(CheckpointCommitted(job.job, attempt.attempt, f"{event.worker} put the manifest"))
         turn.effect(AnnounceCommit(job.job, attempt.attempt, attempt.workers()))
-        retain(turn, job)
     turn.reply(Done())
 
 
@@ -290,12 +279,11 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
 
 @rules.handles(CoordinatorStarted)
 def on_started(turn: Turn, event: CoordinatorStarted) -> None:
-    """What has a deadline gets its full time again."""
+    """What is being saved gets its full time again."""
     for job in turn.state.jobs.values():
-        volatile = turn.volatile.job(job.job)
-        for number in job.unsettled:
-            volatile.attempt_deadlines[number] = turn.now + turn.policy.attempt_seconds
-            volatile.unlinked_until[number] = turn.now + UNLINKED_LEASES * turn.policy.lease_seconds
+        for attempt in open_attempts(job):
+            deadline = turn.now + turn.policy.attempt_seconds
+            turn.volatile.job(job.job).attempt_deadlines[attempt.attempt] = deadline
 
 
 @rules.handles(SweepDue)
@@ -326,67 +314,7 @@ def on_damage(turn: Turn, event: DamageReported) -> None:
     turn.reply(Done())
 
 
-# -- retention -------------------------------------------------------------------------------------------------------
-
-
-@rules.handles(PinRequested)
-def on_pin(turn: Turn, event: PinRequested) -> None:
-    job = turn.state.job(event.job)
-    check_id(event.name, "the name of a pin")
-    attempt = find(job, event.attempt)
-    if attempt.status not in ("committed", "damaged"):
-        raise Refused(f"attempt {event.attempt} is {attempt.status}; only a committed checkpoint can be pinned")
-    if (event.name in attempt.pins) != event.pinned:
-        turn.record(CheckpointPinned(job.job, event.attempt, event.name, event.pinned))
-        if not event.pinned:
-            retain(turn, job)
-    turn.reply(Done())
-
-
-def retain(turn: Turn, job: Job) -> None:
-    """Doom what the job's retention rules no longer keep."""
-    for number, reason in doomed(job):
-        turn.record(CheckpointDoomed(job.job, number, reason))
-
-
-@rules.handles(ManifestRemoved)
-def on_unlinked(turn: Turn, event: ManifestRemoved) -> None:
-    """The manifest is gone, so nobody new will read it; those who do are given two leases to finish."""
-    job = turn.state.job(event.job)
-    job.member(event.worker, event.incarnation)
-    attempt = find(job, event.attempt)
-    if attempt.status == "doomed":
-        turn.record(CheckpointUnlinked(job.job, attempt.attempt, f"{event.worker} removed the manifest"))
-        patience = UNLINKED_LEASES * turn.policy.lease_seconds
-        turn.volatile.job(job.job).unlinked_until[attempt.attempt] = turn.now + patience
-    elif attempt.status != "unlinked":
-        raise Refused(f"attempt {attempt.attempt} is {attempt.status}: its manifest must not be removed")
-    turn.reply(Done())
-
-
-@rules.handles(FilesRemoved)
-def on_removed(turn: Turn, event: FilesRemoved) -> None:
-    job = turn.state.job(event.job)
-    job.member(event.worker, event.incarnation)
-    if 0 < event.attempt < job.next_attempt and event.attempt not in job.attempts:
-        turn.reply(Done())
-        return
-    attempt = find(job, event.attempt)
-    if attempt.status != "unlinked":
-        raise Refused(f"attempt {attempt.attempt} is {attempt.status}: its files must not be removed")
-    turn.record(CheckpointDeleted(job.job, attempt.attempt, f"{event.worker} removed the files"))
-    turn.volatile.job(job.job).unlinked_until.pop(attempt.attempt, None)
-    turn.reply(Done())
-
-
 # -- apply -----------------------------------------------------------------------------------------------------------
-
-STATUS_AFTER: dict[type[AttemptRecord], str] = {
-    CheckpointCommitted: "committed",
-    CheckpointDamaged: "damaged",
-    CheckpointDoomed: "doomed",
-    CheckpointUnlinked: "unlinked",
-}
 
 
 @rules.applies(CheckpointBegun)
@@ -446,10 +374,16 @@ def _position(dataset: Dataset | None, base: Position, parts: list[Position]) ->
     return Position(base.version, base.epoch, consumed.to_flat())
 
 
-@rules.applies(CheckpointCommitted, CheckpointDamaged, CheckpointDoomed, CheckpointUnlinked)
-def apply_status(state: State, record: AttemptRecord) -> None:
+@rules.applies(CheckpointCommitted)
+def apply_committed(state: State, record: CheckpointCommitted) -> None:
     job = state.jobs[record.job]
-    job.set_status(job.attempts[record.attempt], STATUS_AFTER[type(record)])
+    job.set_status(job.attempts[record.attempt], "committed")
+
+
+@rules.applies(CheckpointDamaged)
+def apply_damaged(state: State, record: CheckpointDamaged) -> None:
+    job = state.jobs[record.job]
+    job.set_status(job.attempts[record.attempt], "damaged")
 
 
 @rules.applies(CheckpointAbandoned)
@@ -459,19 +393,6 @@ def apply_abandoned(state: State, record: CheckpointAbandoned) -> None:
     attempt = job.attempts.pop(record.attempt)
     job.set_status(attempt, "over")
     job.skip(attempt.step, f"attempt {record.attempt} was abandoned: {record.reason}")
-
-
-@rules.applies(CheckpointDeleted)
-def apply_deleted(state: State, record: CheckpointDeleted) -> None:
-    job = state.jobs[record.job]
-    job.set_status(job.attempts.pop(record.attempt), "over")
-
-
-@rules.applies(CheckpointPinned)
-def apply_pinned(state: State, record: CheckpointPinned) -> None:
-    attempt = state.jobs[record.job].attempts[record.attempt]
-    others = [name for name in attempt.pins if name != record.name]
-    attempt.pins = sorted([*others, record.name]) if record.pinned else others
 
 
 @rules.applies(GenerationAdvanced)

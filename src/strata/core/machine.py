@@ -10,7 +10,7 @@ the same decisions; feeding the same records gives the same state, byte for byte
 
 from typing import NamedTuple
 
-from strata.core import barriers, codec, commits, datasets, handover, membership, progress, recovery
+from strata.core import barriers, codec, commits, datasets, deletion, handover, membership, progress, recovery
 from strata.core.effects import Effect
 from strata.core.events import Event
 from strata.core.records import Record
@@ -22,7 +22,7 @@ from strata.core.volatile import Volatile
 from strata.errors import InvalidInput
 
 RULES = Rules()
-for _module in (membership, barriers, datasets, progress, handover, commits, recovery):
+for _module in (membership, barriers, datasets, progress, handover, commits, deletion, recovery):
     RULES.include(_module.rules)
 
 

@@ -1,4 +1,4 @@
-"""Retention: which committed checkpoints a job's rules no longer keep. A pure question; commits.py acts on the answer.
+"""Retention: which committed checkpoints a job's rules no longer keep. A pure question; deletion.py acts on the answer.
 
 The law: never the last good one of the lineage in force, never the recovery point, never one that is pinned.
 Files that an incremental checkpoint refers to outlive their manifest; errands.py sees to that.
