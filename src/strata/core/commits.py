@@ -11,7 +11,7 @@ journal is its index.
 """
 
 from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Begun, Done, Skipped
-from strata.core.errands import delegate, is_referred_to
+from strata.core.errands import is_delegate, is_referred_to
 from strata.core.events import (
     CheckpointAck,
     CheckpointBeginRequested,
@@ -170,11 +170,11 @@ def on_ack(turn: Turn, event: CheckpointAck) -> None:
                 event.metrics,
             )
         )
-        if not attempt.absent():
+        if len(attempt.parts) == len(attempt.participants):
             turn.record(
                 CheckpointDecided(job.job, attempt.attempt, f"all {len(attempt.participants)} parts are durable")
             )
-    mine = attempt.status == "decided" and delegate(job, attempt) == member.rank
+    mine = attempt.status == "decided" and is_delegate(job, attempt, member)
     turn.reply(Acknowledged(attempt.attempt, attempt.status, mine))
 
 

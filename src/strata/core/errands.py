@@ -18,21 +18,23 @@ def errands_for(job: Job, volatile: JobVolatile, member: Member, now: float) -> 
     return tuple(errand for errand in errands if errand is not None)
 
 
-def delegate(job: Job, attempt: Attempt) -> int | None:
-    """The rank that acts for the attempt: its lowest live participant, else the lowest rank there is."""
+def is_delegate(job: Job, attempt: Attempt, member: Member) -> bool:
+    """Whether this worker acts for the attempt: its lowest live participant, else the lowest rank there is."""
     there = job.world.by_rank
     if attempt.status == "decided":
-        mine = [rank for rank, (worker, _) in attempt.participants.items() if there.get(rank) == worker]
-        if mine:
-            return min(mine)
-    return min(there, default=None)
+        live = (rank for rank, (worker, _) in attempt.participants.items() if there.get(rank) == worker)
+        if attempt.participants.get(member.rank, ("", 0))[0] == member.worker:
+            return not any(rank < member.rank for rank in live)
+        if any(True for _ in live):
+            return False
+    return not any(rank < member.rank for rank in there)
 
 
 def _errand(job: Job, volatile: JobVolatile, attempt: Attempt, member: Member, now: float) -> Errand | None:
     number, step = attempt.attempt, attempt.step
     if attempt.status == "open":
         return Errand("save", number, step) if attempt.awaits(member) else None
-    if delegate(job, attempt) != member.rank:
+    if not is_delegate(job, attempt, member):
         return None
     if attempt.status == "decided":
         return Errand("put_manifest", number, step)

@@ -3,6 +3,7 @@
 A plan is data: it can be printed, stored, shortened, and run again to the same end.
 """
 
+import math
 from random import Random
 
 import msgspec
@@ -79,7 +80,10 @@ def _draw(rng: Random, plan: Plan, count: int) -> tuple[Fault, ...]:
     """Faults until `count` workers were struck; one that hits a rack counts for as many as it hits."""
     faults: list[Fault] = []
     healed = plan.seconds * HEAL_SHARE
-    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
+    # What strikes the whole cluster does not strike more often because the cluster is larger, or not by as much.
+    rarer = min(1.0, 10 / math.sqrt(plan.workers))
+    kinds = list(_WEIGHTS)
+    weights = [weight if kind in WORKER_FAULTS else weight * rarer for kind, weight in _WEIGHTS.items()]
     struck = 0
     while struck < count:
         kind = rng.choices(kinds, weights)[0]

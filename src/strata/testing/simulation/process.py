@@ -233,7 +233,7 @@ class Process:
                 self.run_errand(errand)
         if answer.draining and not self.leaving:
             self.leave()
-        elif answer.generation != self.generation:
+        elif answer.generation > self.generation:  # a late answer may tell of a world long gone
             self.world_changed(answer.generation)
 
     def save(self, step: int) -> None:
