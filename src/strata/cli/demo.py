@@ -12,8 +12,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli.simulate import _summarise as summarise
-from strata.core.records import PartAcknowledged, ProgressMade, Record, ShardsReleased, ShardsRevoked, ViewChanged
+from strata.cli.simulate import summarise
+from strata.core.records import (
+    BarrierReleased,
+    PartAcknowledged,
+    ProgressMade,
+    Record,
+    ShardsReleased,
+    ShardsRevoked,
+    ViewChanged,
+)
 from strata.core.state import Job
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.process import Process
@@ -22,7 +30,7 @@ from strata.testing.simulation.story import tell
 
 FEED_LINES = 14
 FRAMES_PER_SECOND = 10
-QUIET = (PartAcknowledged, ProgressMade, ShardsReleased, ShardsRevoked, ViewChanged)
+QUIET = (BarrierReleased, PartAcknowledged, ProgressMade, ShardsReleased, ShardsRevoked, ViewChanged)
 LOOKS = {
     "training": ("█", "green"),
     "waiting": ("▓", "cyan"),
@@ -37,15 +45,16 @@ LOOKS = {
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Which cluster to show.")] = 7,
-    workers: Annotated[int, typer.Option(help="Workers in it.", min=2, max=2000)] = 64,
+    seed: Annotated[int, typer.Option(help="Which cluster to show.")] = 26,
+    workers: Annotated[int, typer.Option(help="Workers in it.", min=2, max=2000)] = 48,
+    faults: Annotated[int, typer.Option(help="How many faults strike.", min=0)] = 14,
     speed: Annotated[float, typer.Option(help="Virtual seconds per second.", min=0.1)] = 3.0,
 ) -> None:
     """Show a simulated cluster live: workers die, hang and come back, and nothing is lost."""
-    simulation = Simulation(Plan.of(seed, workers))
+    simulation = Simulation(Plan.of(seed, workers, faults=faults))
     console = Console()
     result = _show(simulation, console, speed) if console.is_terminal else simulation.run()
-    summarise([result], result.wall_seconds, console)
+    summarise([result], None, console)
     if result.failure is not None:
         console.print(f"[red]{result.failure.message}")
         raise typer.Exit(1)
@@ -87,7 +96,10 @@ def _cluster(sim: Simulation) -> Group:
         legend.append(f"{LOOKS[state][0]} {state} {count}   ", LOOKS[state][1])
     coordinator = "down" if not sim.host.up else "paused" if sim.host.paused else "serving"
     legend.append(f"   coordinator {coordinator}", "green" if coordinator == "serving" else "bold red")
-    return Group(*rows, legend)
+    about = Text(
+        "lockstep has collectives and rolls back together; freerun reads its own shards and carries on\n", "dim"
+    )
+    return Group(about, *rows, legend)
 
 
 def _state(sim: Simulation, processes: list[Process]) -> str:

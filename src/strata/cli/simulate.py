@@ -24,7 +24,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The seed, or the first of several.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Workers in the cluster.", min=2)] = 50,
-    seconds: Annotated[float, typer.Option(help="Virtual seconds per run.", min=30)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Virtual seconds per run.", min=30)] = 50.0,
     faults: Annotated[int | None, typer.Option(help="How many faults strike; half as many as workers.", min=0)] = None,
     processes: Annotated[int | None, typer.Option(help="Processes to use; one per core.", min=1)] = None,
     replay: Annotated[Path | None, typer.Option(help="Run the plan in this file instead of a seed's.")] = None,
@@ -45,7 +45,7 @@ def simulate(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode([_brief(result) for result in results])).decode())
     else:
-        _summarise(results, wall, console)
+        summarise(results, wall, console)
     if failed:
         _explain(failed, shrink_seconds, history, console)
         raise typer.Exit(1)
@@ -94,7 +94,9 @@ def _brief(result: Result) -> dict[str, object]:
     return brief
 
 
-def _summarise(results: list[Result], wall: float, console: Console) -> None:
+def summarise(results: list[Result], wall: float | None, console: Console) -> None:
+    """A table of what happened; `wall` is None where the pace was set by somebody watching."""
+
     def total(name: str) -> int:
         return sum(result.records.get(name, 0) for result in results)
 
@@ -106,11 +108,12 @@ def _summarise(results: list[Result], wall: float, console: Console) -> None:
         for kind, count in result.faults.items():
             faults[kind] = faults.get(kind, 0) + count
     events = sum(result.events for result in results)
+    restarts = sum(result.coordinator_restarts for result in results)
     table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
         "runs": f"{len(results):,} × {results[0].plan.workers:,} workers, "
-        f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds in {wall:.1f} s",
-        "events": f"{events:,} handled, {events / wall:,.0f} per second",
+        f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds" + (f" in {wall:.1f} s" if wall else ""),
+        "events": f"{events:,} handled" + (f", {events / wall:,.0f} per second" if wall else ""),
         "messages": f"{sent('sent'):,} sent, {sent('lost'):,} lost, {sent('late'):,} late, {sent('doubled'):,} doubled",
         "faults": ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in sorted(faults.items())) or "none",
         "workers": f"{total('WorkerJoined'):,} joined, {total('WorkerLost'):,} lost",
@@ -118,7 +121,7 @@ def _summarise(results: list[Result], wall: float, console: Console) -> None:
         "checkpoints": f"{total('CheckpointCommitted'):,} committed, {total('CheckpointAbandoned'):,} abandoned, "
         f"{total('RecoveryPointSet'):,} recovery points",
         "epochs": f"{sum(r.epochs_proven for r in results):,} proven read exactly once",
-        "coordinator": f"{sum(r.coordinator_restarts for r in results):,} restarts, each replayed to the same state",
+        "coordinator": f"{restarts:,} restart{'s' * (restarts != 1)}, each replayed to the same state",
     }
     if len(results) == 1:
         rows["digest"] = results[0].digest

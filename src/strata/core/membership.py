@@ -40,7 +40,8 @@ from strata.core.volatile import Vitals
 from strata.errors import Expired, InvalidInput, NotFound, Refused, Superseded
 
 PAST_NONCES_KEPT = 8
-MAX_WORLD_SIZE = 1_000_000
+MAX_WORLD_SIZE = 100_000
+MAX_PREVIOUS = 2**53
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_CHARS = 4096
 
@@ -137,8 +138,8 @@ def _check_registration(event: RegisterRequested) -> None:
         check_int(event.rank, "rank", most=MAX_WORLD_SIZE - 1)
     if event.previous is not None:
         check_int(event.previous, "previous incarnation")
-        if event.previous == MAX_COUNT:
-            raise InvalidInput(f"previous incarnation must be below {MAX_COUNT}: no process was ever given that one")
+        if event.previous > MAX_PREVIOUS:
+            raise InvalidInput(f"previous incarnation {event.previous} is more than any process was ever given")
     check_int(event.port, "port", most=65535)
     check_int(event.gpu_count, "gpu_count")
     check_int(event.memory_bytes, "memory_bytes")

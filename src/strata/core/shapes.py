@@ -36,7 +36,13 @@ def check_shape(event: Event) -> None:
     if checks is None:
         checks = _checks[kind] = _of_struct(kind)
     for name, spoken, check in checks:
-        check(getattr(event, name), spoken)
+        value = getattr(event, name)
+        # Most fields are short names and numbers; a call for each of them would double the cost of a heartbeat.
+        if type(value) is str and check is _text and len(value) <= MAX_TEXT and value.isascii():
+            continue
+        if type(value) is int and check is _integer and _LEAST <= value <= _MOST:
+            continue
+        check(value, spoken)
 
 
 _checks: dict[type, list[tuple[str, str, Check]]] = {}

@@ -7,6 +7,7 @@ crash loses what was not durable; a batch that was on its way to the disk may or
 from collections import deque
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from strata.core import codec
 from strata.core.effects import AbandonAttempt, AnnounceCommit, Answer, BreakBarrier, Effect, ReleaseBarrier, Reply
@@ -54,7 +55,7 @@ class Host:
         self._durable = self._shown = self.machine.index
         self._pending: list[Record] = []
         self._flushing = 0
-        self._outbox: deque[tuple[int, Callable[[], None]]] = deque()
+        self._outbox: deque[tuple[int, Callable[[Any], None], Any]] = deque()
         self._backlog: list[tuple[Event, Respond | None]] = []
         self._checker.leases.booted()
         self._decide(CoordinatorStarted(), None)
@@ -123,19 +124,19 @@ class Host:
             if type(effect) is Reply:
                 self._show(respond, effect.answer)
             else:
-                self._when_durable(lambda effect=effect: self._carry_out(effect))  # type: ignore[misc]
+                self._when_durable(self._carry_out, effect)
 
     def _show(self, respond: Respond | None, answer: Answer | StrataError) -> None:
         if respond is not None:
-            self._when_durable(lambda: respond(answer))
+            self._when_durable(respond, answer)
 
-    def _when_durable(self, act: Callable[[], None]) -> None:
+    def _when_durable(self, act: Callable[[Any], None], what: Any) -> None:
         index = self.machine.index
         if index <= self._durable:
             self._shown = index
-            act()
+            act(what)
         else:
-            self._outbox.append((index, act))
+            self._outbox.append((index, act, what))
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, ReleaseBarrier | BreakBarrier):
@@ -165,8 +166,8 @@ class Host:
         self._make_durable(self._flushing)
         self._flushing = 0
         while self._outbox and self._outbox[0][0] <= self._durable:
-            self._shown, act = self._outbox.popleft()
-            act()
+            self._shown, act, what = self._outbox.popleft()
+            act(what)
         if self._pending:
             self._flush()
 

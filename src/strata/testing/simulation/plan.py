@@ -59,13 +59,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     seed: int
     workers: int = 50
-    seconds: float = 60.0
+    seconds: float = 50.0
     chaos: Chaos = Chaos()
-    policy: Policy = Policy(lease_seconds=6.0, heartbeat_seconds=2.0, sweep_seconds=0.5, attempt_seconds=15.0)
+    policy: Policy = Policy(lease_seconds=5.0, heartbeat_seconds=1.7, sweep_seconds=0.5, attempt_seconds=15.0)
     faults: tuple[Fault, ...] = ()
 
     @classmethod
-    def of(cls, seed: int, workers: int = 50, seconds: float = 60.0, faults: int | None = None) -> "Plan":
+    def of(cls, seed: int, workers: int = 50, seconds: float = 50.0, faults: int | None = None) -> "Plan":
         """The run that belongs to this seed. By default about every second worker is struck."""
         if workers < 2:
             raise InvalidInput(f"a simulation needs at least 2 workers, not {workers}")

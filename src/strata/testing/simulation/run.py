@@ -277,6 +277,6 @@ _PROGRESS = (
 )
 
 
-def simulate(seed: int, workers: int = 50, seconds: float = 60.0, faults: int | None = None) -> Result:
+def simulate(seed: int, workers: int = 50, seconds: float = 50.0, faults: int | None = None) -> Result:
     """Run the simulation that belongs to this seed."""
     return Simulation(Plan.of(seed, workers, seconds, faults)).run()
