@@ -30,6 +30,15 @@ class BarrierChecks:
         self._rounds: dict[tuple[str, int], BarrierRecord] = {}
         self._losses: dict[str, list[float]] = {}
 
+    def decided(self, machine: Machine, records: list[Record]) -> None:
+        """The moment a participant is lost, nobody waits for it any more, and it waits for nobody."""
+        for record in records:
+            if type(record) is not WorkerLost or record.cause == "superseded":
+                continue
+            for waiting in machine.volatile.job(record.job).rounds.values():
+                if record.worker in waiting.arrivals or record.rank in (waiting.ranks or ()):
+                    raise Violation("barriers", f"{waiting.barrier} still waits, though {record.worker} is lost")
+
     def arrived(self, process: Process, event: BarrierArrived) -> None:
         waits = self._arrivals.setdefault((event.worker, event.incarnation), {})
         waits[event.arrival] = (event.barrier, event.expected, self.clock())

@@ -7,6 +7,7 @@ ask the machine whether the machine is right. Cheap rules are checked with each 
 from collections import Counter
 from collections.abc import Callable
 
+from strata.core.events import Event
 from strata.core.machine import Machine
 from strata.core.records import JobRecord, Record, WorkerJoined, WorkerLost
 from strata.testing.simulation.barrier_checks import BarrierChecks
@@ -19,7 +20,7 @@ from strata.testing.simulation.violation import Violation
 
 
 class Checker:
-    """Hears of every record twice, before and after it is applied to the standby, and raises the first Violation.
+    """Hears of every record when it is decided, and when it is durable, and raises the first Violation.
 
     `standby` is the machine that is fed the durable records: its state is what the outside may know.
     """
@@ -43,6 +44,11 @@ class Checker:
         self.last: dict[tuple[str, str], float] = {}
         self._generations: dict[str, int] = {}
         self._term = 0
+
+    def decided(self, machine: Machine, event: Event, records: list[Record]) -> None:
+        """The live machine decided this; it is not durable yet."""
+        self.shards.decided(machine, event, records)
+        self.barriers.decided(machine, records)
 
     def before(self, record: Record) -> None:
         """The record is durable, and not yet applied."""

@@ -67,6 +67,7 @@ class FreerunTrainer(Process):
         elif not isinstance(answer, RecoveryPoint):
             self.in_flow(1.0, self.begin)
         else:
+            self.sim.checker.reads.took_up(self)
             self.phase = "training"
             self._asking = False
             self._ask()

@@ -116,7 +116,7 @@ class Host:
         if type(event) is HeartbeatReceived or type(event) is RegisterRequested:
             self._checker.leases.heard(event.job, event.worker)
         if decision.records:
-            self._checker.shards.decided(self.machine, event, decision.records)
+            self._checker.decided(self.machine, event, decision.records)
             self._pending.extend(decision.records)
             if not self._flushing:
                 self._flush()

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strata.core.machine import Machine
-from strata.core.records import DatasetRegistered, EpochAdvanced, ProgressMade, Record, RecoveryPointSet, WorkerLost
+from strata.core.ranges import RangeSet
+from strata.core.records import (
+    CheckpointBegun,
+    CheckpointDecided,
+    DatasetRegistered,
+    EpochAdvanced,
+    PartAcknowledged,
+    ProgressMade,
+    Record,
+    RecoveryPointSet,
+    WorkerLost,
+    WorldDeclared,
+)
 from strata.testing.simulation.violation import Violation
 
 if TYPE_CHECKING:
@@ -28,9 +40,58 @@ class ReadChecks:
             ProgressMade: self._progress,
             EpochAdvanced: self._epoch,
             RecoveryPointSet: self._rewind,
+            WorldDeclared: self._begin_anew,
+            WorkerLost: self._lost,
+            CheckpointBegun: self._begin_save,
+            PartAcknowledged: self._part,
+            CheckpointDecided: self._decide,
         }
+        self._anew = False
+        self._reported: dict[str, RangeSet] = {}
+        self._departed = RangeSet()
+        self._saves: dict[int, RangeSet] = {}
         self._reads: dict[tuple[int, int], Any] = {}
         self._read_by: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
+
+    # -- what a checkpoint says of the data --------------------------------------------------------------------------
+
+    def _begin_save(self, record: CheckpointBegun) -> None:
+        if record.job == FREERUN:
+            self._saves[record.attempt] = self._departed.copy()
+
+    def _part(self, record: PartAcknowledged) -> None:
+        if record.job == FREERUN:
+            for position in record.positions.values():
+                saved = self._saves[record.attempt]
+                self._saves[record.attempt] = saved.union(RangeSet.from_flat(position.consumed))
+
+    def _decide(self, record: CheckpointDecided) -> None:
+        """It holds what every participant had read, and what was reported by those who were gone when it began."""
+        if record.job != FREERUN:
+            return
+        attempt = self.standby.state.jobs[FREERUN].attempts[record.attempt]
+        expected = self._saves.pop(record.attempt).to_flat()
+        for position in attempt.positions.values():
+            if position.consumed != expected:
+                raise Violation("positions", f"attempt {record.attempt} says {position.consumed}, not {expected}")
+
+    def _lost(self, record: WorkerLost) -> None:
+        if record.job == FREERUN:
+            self._departed = self._departed.union(self._reported.pop(record.worker, RangeSet()))
+
+    def _begin_anew(self, record: WorldDeclared) -> None:
+        self._anew = self._anew or record.job == FREERUN
+
+    def took_up(self, process: Process) -> None:
+        """Where nobody was left, nobody goes on before the data went back to where the model is."""
+        if self._anew and self._is_live(process):
+            raise Violation("recovery", f"{process.worker} goes on in a new world whose data was not taken back")
+
+    def _is_live(self, process: Process) -> bool:
+        member = self.standby.state.jobs[process.job].world.members.get(process.worker)
+        return member is not None and member.incarnation == process.incarnation and not member.gone
+
+    # -- what was read --------------------------------------------------------------------------
 
     def before(self, record: Record) -> None:
         """Called when the record is durable and not yet applied."""
@@ -39,13 +100,13 @@ class ReadChecks:
 
     def _dataset(self, record: DatasetRegistered) -> None:
         if record.job == FREERUN:
+            self._reported, self._departed = {}, RangeSet()
             self._reads[(record.version, 0)] = np.zeros(record.total_samples, np.int16)
 
     def read(self, process: Process, version: int, epoch: int, start: int, end: int) -> None:
         """A worker read these places. What a fenced process reads does not count; what a live one reads, does once."""
-        member = self.standby.state.jobs[process.job].world.members.get(process.worker)
         seen = self._reads.get((version, epoch))
-        if seen is None or member is None or member.incarnation != process.incarnation or member.gone:
+        if seen is None or not self._is_live(process):
             return
         seen[start:end] += 1
         self._read_by.setdefault((process.worker, process.incarnation), []).append((version, epoch, start, end))
@@ -65,13 +126,16 @@ class ReadChecks:
             return
         dataset = self.standby.state.jobs[record.job].datasets[record.dataset]
         seen = self._reads[(dataset.version, record.epoch)]
+        reported = self._reported.setdefault(record.worker, RangeSet())
         for start, end in zip(record.consumed[::2], record.consumed[1::2], strict=True):
             if not (seen[start:end] == 1).all():
                 raise Violation("ledger", f"places {start} to {end} are in the ledger, but were not read once")
+            reported.add(start, end)
 
     def _epoch(self, record: EpochAdvanced) -> None:
         if record.job != FREERUN:
             return
+        self._reported, self._departed = {}, RangeSet()
         seen = self._reads.pop((record.version, record.epoch - 1))
         if record.consumed == len(seen):
             self.proven += 1
@@ -86,9 +150,11 @@ class ReadChecks:
         if record.job != FREERUN:
             return
         self._read_by.clear()
+        self._anew, self._reported = False, {}
         for dataset in self.standby.state.jobs[record.job].datasets.values():
             self._reads = {key: seen for key, seen in self._reads.items() if key[0] != dataset.version}
             seen = np.zeros(dataset.total_samples, np.int16)
             for start, end in dataset.consumed:
                 seen[start:end] = 1
+            self._departed = dataset.consumed.copy()
             self._reads[(dataset.version, dataset.epoch)] = seen

@@ -198,6 +198,7 @@ class Simulation:
         self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
         self.host.check_in_full()
         free = (p for worker in self.freerun for p in self.processes.get(worker, ()) if isinstance(p, FreerunTrainer))
+        self.checker.shards.check_owners(self.checker.standby)
         self.checker.shards.check_holders(self.checker.standby, free)
 
     def advance(self, seconds: float) -> None:

@@ -60,6 +60,13 @@ class ShardChecks:
             what = "joined" if view.joined else "left"
             raise Violation("moves", f"rank {view.rank} {what}, and shards moved that did not have to")
 
+    def check_owners(self, standby: Machine) -> None:
+        """In a world of whoever joins, shards divide over those that are there, and over nobody else."""
+        for job in standby.state.jobs.values():
+            there = job.world.by_rank.keys() - set(job.world.draining)
+            if not job.world.declared and job.world.view.slots.keys() != there:
+                raise Violation("owners", f"{job.job}: shards go to {job.world.view.ranks}, there are {sorted(there)}")
+
     def check_holders(self, standby: Machine, processes: Iterable[FreerunTrainer]) -> None:
         """At any time a shard of an epoch is in the hands of at most one live worker."""
         holders: dict[tuple[int, int, int], str] = {}
