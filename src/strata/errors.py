@@ -9,7 +9,8 @@
     ├── BarrierFailed       a wait at a barrier ended without a release; names who is missing
     └── Fenced              the caller is no longer the process it thinks it is
         ├── Superseded      another process took its name: stop
-        └── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
+        ├── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
+        └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
 
 Each carries a message for a person (what happened, where, what to do next), a `code` for a program, and `retry`:
 whether the same request may succeed later with nothing else changed. An error means that nothing was changed.
@@ -89,3 +90,9 @@ class Expired(Fenced):
     """The worker's lease ran out, or it left. It may register again as a new incarnation, through recovery."""
 
     code = "expired"
+
+
+class NotRegistered(Fenced, NotFound):
+    """This process is not known here, perhaps because it was forgotten. It may register again, through recovery."""
+
+    code = "not_registered"

@@ -55,7 +55,7 @@ def test_a_plan_can_be_replayed_from_a_file(tmp_path: Path) -> None:
     path.write_bytes(msgspec.json.encode(Plan.of(3, workers=6)))
     told = strata("simulate", "--replay", str(path))
     assert told.returncode == 0
-    assert "1 × 6 workers" in told.stdout
+    assert "1 x 6 workers" in told.stdout
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"seed": "x"}', None])

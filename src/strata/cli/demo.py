@@ -28,7 +28,8 @@ from strata.testing.simulation.process import Process
 from strata.testing.simulation.run import Result, Simulation
 from strata.testing.simulation.story import tell
 
-FEED_LINES = 14
+FRAME_LINES = 19
+"""What a frame takes besides the feed."""
 FRAMES_PER_SECOND = 10
 QUIET = (BarrierReleased, PartAcknowledged, ProgressMade, ShardsReleased, ShardsRevoked, ViewChanged)
 LOOKS = {
@@ -66,18 +67,18 @@ def _show(simulation: Simulation, console: Console, speed: float) -> Result:
     with Live(console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True) as live:
 
         def watch(sim: Simulation) -> None:
-            live.update(_frame(sim))
+            live.update(_frame(sim, max(3, console.height - FRAME_LINES)))
             sleep(max(0.0, began + sim.loop.now / speed - monotonic()))
 
         return simulation.run(watch, every=speed / FRAMES_PER_SECOND)
 
 
-def _frame(sim: Simulation) -> Group:
+def _frame(sim: Simulation, lines: int) -> Group:
     return Group(
         Text(f" strata · seed {sim.plan.seed} · {sim.loop.now:5.1f} of {sim.plan.seconds:.0f} virtual seconds", "bold"),
         Panel(_cluster(sim), title="workers", title_align="left", border_style="bright_black"),
         Panel(_jobs(sim), title="jobs", title_align="left", border_style="bright_black"),
-        Panel(_feed(sim), title="what happens, and why", title_align="left", border_style="bright_black"),
+        Panel(_feed(sim, lines), title="what happens, and why", title_align="left", border_style="bright_black"),
     )
 
 
@@ -115,8 +116,8 @@ def _state(sim: Simulation, processes: list[Process]) -> str:
 
 def _jobs(sim: Simulation) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("job", "generation", "live", "epoch", "", "last checkpoint", "barriers", "lost"):
-        table.add_column(title, justify="left")
+    for title in ("job", "generation", "live", "epoch", "", "checkpoint", "barriers", "lost"):
+        table.add_column(title, justify="left", no_wrap=True)
     for name, job in sorted(sim.checker.standby.state.jobs.items()):
         for dataset in job.datasets.values():
             through = _through(sim, job, dataset.consumed.count, dataset.order == "elastic")
@@ -149,15 +150,16 @@ def _latest(job: Job) -> str:
     if not usable:
         return "none yet"
     latest = max(usable, key=lambda attempt: attempt.attempt)
-    return f"step {latest.step}, {len(latest.parts)} parts, lineage {latest.lineage}"
+    return f"step {latest.step}"
 
 
-def _feed(sim: Simulation) -> Text:
+def _feed(sim: Simulation, count: int) -> Text:
+    """The newest entries that fit."""
     lines: list[tuple[float, str, str | Record]] = []
     for entry in reversed(sim.history):
         if not isinstance(entry[2], QUIET):
             lines.append(entry)
-        if len(lines) == FEED_LINES:
+        if len(lines) == count:
             break
     text = Text(no_wrap=True, overflow="ellipsis")
     for at, who, what in reversed(lines):

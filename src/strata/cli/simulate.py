@@ -24,11 +24,15 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The seed, or the first of several.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Workers in the cluster.", min=2)] = 50,
-    seconds: Annotated[float, typer.Option(help="Virtual seconds per run.", min=30)] = 50.0,
-    faults: Annotated[int | None, typer.Option(help="How many faults strike; half as many as workers.", min=0)] = None,
-    processes: Annotated[int | None, typer.Option(help="Processes to use; one per core.", min=1)] = None,
+    seconds: Annotated[float, typer.Option(help="Virtual seconds per run.", min=45)] = 50.0,
+    faults: Annotated[
+        int | None, typer.Option(help="About how many workers faults strike [default: half of them].", min=0)
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes to use [default: one per core].", min=1)] = None,
     replay: Annotated[Path | None, typer.Option(help="Run the plan in this file instead of a seed's.")] = None,
-    shrink_seconds: Annotated[float, typer.Option(help="How long to make a failing run smaller; 0: not.")] = 60.0,
+    shrink_seconds: Annotated[
+        float, typer.Option(help="How long to try to make a failing run smaller; 0 does not try.", min=0)
+    ] = 60.0,
     history: Annotated[int, typer.Option(help="Lines of history to show of a failure.", min=0)] = HISTORY_SHOWN,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
@@ -47,14 +51,14 @@ def simulate(
     else:
         summarise(results, wall, console)
     if failed:
-        _explain(failed, shrink_seconds, history, console)
+        _explain(failed, shrink_seconds, history, replay, console)
         raise typer.Exit(1)
 
 
 def _load(path: Path) -> Plan:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, InvalidInput) as error:
         raise InvalidInput(f"cannot read a plan from {path}: {error}") from None
 
 
@@ -111,7 +115,7 @@ def summarise(results: list[Result], wall: float | None, console: Console) -> No
     restarts = sum(result.coordinator_restarts for result in results)
     table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
-        "runs": f"{len(results):,} × {results[0].plan.workers:,} workers, "
+        "runs": f"{len(results):,} x {results[0].plan.workers:,} workers, "
         f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds" + (f" in {wall:.1f} s" if wall else ""),
         "events": f"{events:,} handled" + (f", {events / wall:,.0f} per second" if wall else ""),
         "messages": f"{sent('sent'):,} sent, {sent('lost'):,} lost, {sent('late'):,} late, {sent('doubled'):,} doubled",
@@ -133,15 +137,16 @@ def summarise(results: list[Result], wall: float | None, console: Console) -> No
     console.print(verdict)
 
 
-def _explain(failed: list[Result], shrink_seconds: float, history: int, console: Console) -> None:
-    seeds = ", ".join(str(result.plan.seed) for result in failed[:20])
-    console.print(f"\nfailing seeds: {seeds}")
+def _explain(
+    failed: list[Result], shrink_seconds: float, history: int, replayed: Path | None, console: Console
+) -> None:
+    more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""
+    console.print(f"\nfailing seeds: {', '.join(str(result.plan.seed) for result in failed[:20])}{more}")
     first = failed[0]
     plan = first.plan
-    console.print(
-        f"replay the first: strata simulate --seed {plan.seed} --workers {plan.workers} --seconds {plan.seconds:g} "
-        f"--faults {_asked_for(plan)}"
-    )
+    again = f"--seed {plan.seed} --workers {plan.workers} --seconds {plan.seconds:g} --faults {_asked_for(plan)}"
+    again = again if replayed is None else f"--replay {replayed}"
+    console.print(f"replay the first: strata simulate {again}", soft_wrap=True)
     smallest = first
     if shrink_seconds > 0:
         with console.status("making it smaller …") as status:
@@ -151,12 +156,23 @@ def _explain(failed: list[Result], shrink_seconds: float, history: int, console:
                 lambda plan: status.update(f"making it smaller … {plan.workers} workers, {len(plan.faults)} faults"),
             )
     assert smallest.failure is not None
-    path = Path(f"strata-failure-{plan.seed}.json")
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(smallest.plan)))
-    console.print(f"\n[bold red]{escape(smallest.failure.message)}[/]  at {smallest.failure.at:.3f} s")
-    console.print(f"with {smallest.plan.workers} workers and {len(smallest.plan.faults)} faults: --replay {path}\n")
+    console.print(f"\n[bold red]{escape(smallest.failure.message)}[/] at {smallest.failure.at:.3f} s", soft_wrap=True)
+    size = f"with {smallest.plan.workers} workers, faults: {len(smallest.plan.faults)}"
+    console.print(f"{size}{_keep(smallest.plan)}\n", soft_wrap=True)
     for line in smallest.failure.history[-history:] if history else []:
-        console.print(escape(line), highlight=False)
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _keep(plan: Plan) -> str:
+    """Write the plan to a new file in this folder, and say how to run it; or why it could not be written."""
+    number = 0
+    while (path := Path(f"strata-failure-{plan.seed}{f'-{number}' * bool(number)}.json")).exists():
+        number += 1
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
+    except OSError as error:
+        return f" (not written to {path}: {error.strerror})"
+    return f"; run it again with: strata simulate --replay {path}"
 
 
 def _asked_for(plan: Plan) -> int:

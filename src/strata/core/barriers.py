@@ -32,6 +32,7 @@ from strata.core.volatile import Arrival, JobVolatile, OpenRound
 from strata.errors import InvalidInput, Refused, StaleGeneration
 
 MAX_OPEN_ROUNDS = 1024
+MAX_UNHEARD = 1024
 NAMES_SHOWN = 8
 
 rules = Rules()
@@ -47,6 +48,7 @@ def on_arrived(turn: Turn, event: BarrierArrived) -> None:
     if verdict is not None:
         turn.reply(verdict)
         return
+    _check_number(volatile, event, member)
     if event.arrival <= max(member.settled, volatile.settled.get(event.worker, 0)):
         raise Refused(f"arrival {event.arrival} of {event.worker!r} at barrier {event.barrier!r} was answered long ago")
     _check_generation(job, event)
@@ -77,6 +79,24 @@ def _check_arrival(event: BarrierArrived) -> None:
         raise InvalidInput(f"timeout must be a number of seconds that is not negative, not {event.timeout_seconds}")
 
 
+def _check_number(volatile: JobVolatile, event: BarrierArrived, member: Member) -> None:
+    """A number stands for one wait at one barrier, and the verdicts that nobody settles have an end."""
+    elsewhere = any(
+        waiting.barrier != event.barrier
+        and (there := waiting.arrivals.get(event.worker)) is not None
+        and there.incarnation == member.incarnation
+        and there.number == event.arrival
+        for waiting in volatile.rounds.values()
+    )
+    if elsewhere or event.arrival in member.verdicts:
+        raise Refused(f"arrival {event.arrival} of {event.worker!r} was made at another barrier than {event.barrier!r}")
+    if len(member.verdicts) >= MAX_UNHEARD:
+        raise Refused(
+            f"worker {event.worker!r} has {MAX_UNHEARD} verdicts that it never said it heard: "
+            "say up to which arrival all are settled"
+        )
+
+
 def _verdict_of(job: Job, event: BarrierArrived, member: Member) -> BarrierVerdict | None:
     number = member.verdicts.get(event.arrival)
     if number is None or job.rounds[number].barrier != event.barrier:
@@ -102,10 +122,16 @@ def _first(turn: Turn, job: Job, event: BarrierArrived) -> OpenRound:
         )
     if len(turn.volatile.job(job.job).rounds) >= MAX_OPEN_ROUNDS:
         raise Refused(f"job {job.job!r} waits at {MAX_OPEN_ROUNDS} barriers at once, which is the limit", retry=True)
-    everybody = job.world.declared if job.settings.barriers == "shrink" and job.world.declared else job.world.size
-    ranks = job.world.roster() if event.expected == everybody else None
+    ranks = _everybody(job) if event.expected == (job.world.declared or job.world.size) else None
     expected = event.expected if ranks is None else len(ranks)
     return OpenRound(event.barrier, event.expected, expected, event.generation, ranks, turn.now, math.inf)
+
+
+def _everybody(job: Job) -> list[int]:
+    """The ranks that a barrier of the whole world waits for: those that are out too, unless it may shrink."""
+    if job.settings.barriers == "shrink" or not job.world.declared:
+        return job.world.roster()
+    return list(range(job.world.declared))
 
 
 def _is_retry(waiting: OpenRound, event: BarrierArrived, member: Member) -> bool:
@@ -233,7 +259,7 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
         waiting = turn.volatile.job(record.job).rounds[barrier]
         arrival = waiting.arrivals.get(record.worker)
         came = arrival is not None and arrival.incarnation == record.incarnation
-        replaced = record.cause == "superseded"
+        replaced = record.cause == "superseded" and record.rank in job.world.view.slots
         awaited = waiting.ranks is not None and record.rank in waiting.ranks
         if waiting.generation is None and not came and (replaced or not awaited):
             continue

@@ -23,7 +23,6 @@ from strata.core.events import (
     SweepDue,
 )
 from strata.core.ids import check_id, check_int
-from strata.core.lineages import head
 from strata.core.progress import check_positions
 from strata.core.ranges import RangeSet
 from strata.core.records import (
@@ -32,6 +31,7 @@ from strata.core.records import (
     CheckpointCommitted,
     CheckpointDamaged,
     CheckpointDecided,
+    CheckpointDoomed,
     CheckpointSkipped,
     GenerationAdvanced,
     PartAcknowledged,
@@ -43,6 +43,7 @@ from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGenera
 
 MAX_DIGEST_CHARS = 256
 MAX_METRICS = 256
+MAX_REFERENCES = 1024
 
 rules = Rules()
 
@@ -72,6 +73,13 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
             f"{job.world.generation} now: recover first",
             generation=job.world.generation,
         )
+    if job.rolled_back:
+        raise StaleGeneration(
+            f"job {job.job!r} was rolled back: worker {event.worker!r} must recover before it saves again",
+            generation=job.world.generation,
+        )
+    if len(event.references) > MAX_REFERENCES:
+        raise InvalidInput(f"at most {MAX_REFERENCES} checkpoints can be referred to, not {len(event.references)}")
     same = _at_step(job, event.step)
     if same is not None:
         _check_participant(same, member)
@@ -108,20 +116,18 @@ def _at_step(job: Job, step: int) -> Attempt | None:
 
 
 def _check_ahead(job: Job, step: int) -> None:
-    """A step's number occurs once in a lineage, whatever became of the checkpoint it named."""
-    there = [a for a in job.attempts.values() if a.lineage == job.lineage and a.status != "open"]
-    latest = head(job)
-    furthest = max([*there, *([] if latest is None else [latest])], key=lambda attempt: attempt.step, default=None)
-    if furthest is not None and step <= furthest.step:
+    branch = job.lineages[job.lineage]
+    if step <= max(branch.tip, branch.base_step):
         raise Refused(
-            f"step {step} lies behind step {furthest.step}, which is {furthest.status} in lineage {furthest.lineage}: "
-            "roll back to an older step first to save it anew in a lineage of its own"
+            f"step {step} lies behind step {max(branch.tip, branch.base_step)}, which lineage {job.lineage} has "
+            "already: roll back to an older step first to save it anew in a lineage of its own"
         )
 
 
 def _begin(turn: Turn, job: Job, event: CheckpointBeginRequested) -> None:
     participants: dict[int, tuple[str, int]] = {}
-    for rank in job.world.roster():
+    # A job that carries on saves what is there; one with collectives waits for every rank of its world.
+    for rank in sorted(job.world.by_rank) if job.settings.recovery == "carry_on" else job.world.roster():
         member = job.world.at_rank(rank)
         participants[rank] = ("", 0) if member is None else (member.worker, member.incarnation)
     number = job.next_attempt
@@ -135,7 +141,7 @@ def _begin(turn: Turn, job: Job, event: CheckpointBeginRequested) -> None:
             turn.state.term,
             job.world.generation,
             participants,
-            event.references,
+            list(event.references),
             f"{event.worker} began to save step {event.step}",
         )
     )
@@ -167,7 +173,7 @@ def on_ack(turn: Turn, event: CheckpointAck) -> None:
                 event.digest,
                 event.part_bytes,
                 {name: _told(job, attempt, name, event.positions[name]) for name in sorted(event.positions)},
-                event.metrics,
+                dict(event.metrics),
             )
         )
         if len(attempt.parts) == len(attempt.participants):
@@ -210,10 +216,26 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
     check_positions(job, {name: position.consumed for name, position in event.positions.items()})
     for name in event.positions:
         base, position = attempt.base.get(name), _told(job, attempt, name, event.positions[name])
-        if base is not None and (base.version, base.epoch) != (position.version, position.epoch):
+        if base is None:
+            raise Refused(f"dataset {name!r} was not there when the save of step {attempt.step} began")
+        _check_agrees(job, attempt, name, position)
+        if (base.version, base.epoch) != (position.version, position.epoch):
             raise Refused(
                 f"worker {event.worker!r} saves step {attempt.step} in version {position.version}, epoch "
                 f"{position.epoch} of dataset {name!r}; the save began in version {base.version}, epoch {base.epoch}"
+            )
+
+
+def _check_agrees(job: Job, attempt: Attempt, name: str, position: Position) -> None:
+    """In the elastic order every rank is at the same place of the epoch when it saves the same step."""
+    if job.dataset(name).order != "elastic":
+        return
+    for rank in sorted(attempt.parts):
+        other = attempt.parts[rank].positions.get(name)
+        if other is not None and other != position:
+            raise Refused(
+                f"at step {attempt.step}, rank {rank} has consumed {other.consumed} of dataset {name!r} and another "
+                f"{position.consumed}: they are not at the same step"
             )
 
 
@@ -250,6 +272,8 @@ def on_manifest(turn: Turn, event: ManifestPut) -> None:
             f"attempt {attempt.attempt} at step {attempt.step} is not decided: the parts of ranks "
             f"{attempt.absent()[:8]} are not durable, so its manifest must not be written"
         )
+    if attempt.status == "unlinked":
+        turn.record(CheckpointDoomed(job.job, attempt.attempt, f"{event.worker} put a manifest that was removed"))
     if attempt.status == "decided":
         turn.record(CheckpointCommitted(job.job, attempt.attempt, f"{event.worker} put the manifest"))
         turn.effect(AnnounceCommit(job.job, attempt.attempt, attempt.workers()))
@@ -277,6 +301,13 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
             abandon(turn, job, attempt, f"{record.worker} was lost before its part was durable: {record.reason}")
 
 
+@rules.reacts(CheckpointDecided)
+def on_decided(turn: Turn, record: CheckpointDecided) -> None:
+    """If the one who should put the manifest does not within a lease, the others are asked too."""
+    patience = turn.now + turn.policy.lease_seconds
+    turn.volatile.job(record.job).manifest_deadlines[record.attempt] = patience
+
+
 @rules.handles(CoordinatorStarted)
 def on_started(turn: Turn, event: CoordinatorStarted) -> None:
     """What is being saved gets its full time again."""
@@ -295,8 +326,9 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
             if deadlines[attempt.attempt] <= turn.now:
                 absent = [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()]
                 abandon(turn, job, attempt, f"timed out waiting for the parts of {', '.join(absent[:8])}")
-        for number in [number for number in deadlines if number not in job.attempts]:
-            del deadlines[number]
+        for table in (deadlines, turn.volatile.job(name).manifest_deadlines):
+            for number in [number for number in table if number not in job.attempts]:
+                del table[number]
 
 
 @rules.handles(DamageReported)
@@ -358,6 +390,8 @@ def apply_decided(state: State, record: CheckpointDecided) -> None:
     job = state.jobs[record.job]
     attempt = job.attempts[record.attempt]
     job.set_status(attempt, "decided")
+    branch = job.lineages[attempt.lineage]
+    branch.tip = max(branch.tip, attempt.step)
     for name, base in attempt.base.items():
         parts = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
         attempt.positions[name] = _position(job.datasets.get(name), base, [part for part in parts if part is not None])

@@ -15,6 +15,7 @@ from strata.errors import Conflict, InvalidInput, Refused, StaleGeneration
 
 ORDERS = ("elastic", "affinity")
 MAX_SHARDS = 10_000_000
+MAX_SAMPLES = 2**62
 MAX_SEED = 2**63 - 1
 PROOFS_KEPT = 64
 MAX_TEXT = 4096
@@ -28,10 +29,11 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
     job = turn.state.jobs.get(event.job) or Job(event.job)
     known = job.datasets.get(event.dataset)
     differs = [] if known is None else _differences(known, event)
-    if differs and not event.new_version:
+    if known is not None and differs and event.replaces != known.version:
         raise Conflict(
-            f"dataset {event.dataset!r} is registered already as version {known.version if known else 0} and differs: "
-            f"{'; '.join(differs)}. Register it with new_version to start a new version at epoch 0, or under another id"
+            f"dataset {event.dataset!r} is registered already as version {known.version} and differs: "
+            f"{'; '.join(differs)}. Say that it replaces version {known.version} to start a new version at epoch 0, or "
+            "register it under another id"
         )
     if known is None or differs:
         version = job.dataset_versions.get(event.dataset, 0) + 1
@@ -52,6 +54,7 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
                 f"replaces version {known.version}: {'; '.join(differs)}" if known else "registered",
             )
         )
+        turn.volatile.ownerships.forget(event.job, event.dataset)
     dataset = turn.state.job(event.job).datasets[event.dataset]
     turn.reply(DatasetInfo(dataset.dataset, dataset.version, dataset.epoch))
 
@@ -61,6 +64,8 @@ def check_dataset(event: DatasetRegisterRequested) -> None:
     check_id(event.job, "job_id")
     check_id(event.dataset, "dataset_id")
     check_int(event.total_samples, "total_samples", least=1)
+    if event.total_samples > MAX_SAMPLES:
+        raise InvalidInput(f"total_samples must be at most {MAX_SAMPLES}, not {event.total_samples}")
     check_int(event.shard_size, "shard_size", least=1)
     check_bool(event.shuffle, "shuffle")
     check_int(event.seed, "seed", least=-MAX_SEED - 1, most=MAX_SEED)
@@ -90,7 +95,10 @@ def _differences(known: Dataset, event: DatasetRegisterRequested) -> list[str]:
 @rules.handles(DatasetRemoveRequested)
 def on_remove(turn: Turn, event: DatasetRemoveRequested) -> None:
     job = turn.state.job(event.job)
-    if event.dataset in job.datasets or event.dataset not in job.dataset_versions:
+    there = job.datasets.get(event.dataset)
+    if there is not None and event.version not in (None, there.version):
+        raise Refused(f"dataset {event.dataset!r} is at version {there.version} now, not {event.version}")
+    if there is not None or event.dataset not in job.dataset_versions:
         job.dataset(event.dataset)
         turn.record(DatasetRemoved(event.job, event.dataset))
         turn.volatile.ownerships.forget(event.job, event.dataset)
@@ -102,12 +110,8 @@ def on_advance(turn: Turn, event: EpochAdvanceRequested) -> None:
     job = turn.state.job(event.job)
     dataset = job.dataset(event.dataset)
     check_int(event.from_epoch, "from_epoch")
-    if event.generation is not None and event.generation != job.world.generation:
-        raise StaleGeneration(
-            f"epoch {event.from_epoch} of {event.dataset!r} ended in generation {event.generation}, but it is "
-            f"generation {job.world.generation} now: recover first",
-            generation=job.world.generation,
-        )
+    if event.point is not None:
+        check_point(job, event.point)
     if event.from_epoch > dataset.epoch:
         raise Refused(
             f"dataset {event.dataset!r} is in epoch {dataset.epoch}: it cannot advance from epoch {event.from_epoch}"
@@ -126,12 +130,23 @@ def advance(turn: Turn, job: Job, dataset: Dataset, reason: str) -> None:
     )
 
 
+def check_point(job: Job, point: int) -> None:
+    """Refuse what was done before the job was last taken back, and anything between a rollback and the recovery."""
+    if point != job.points or job.rolled_back:
+        raise StaleGeneration(
+            f"this goes on from recovery point {point}, but the job was rolled back since: recover, then go on from "
+            f"where everybody does (point {job.points} at present)",
+            generation=job.world.generation,
+        )
+
+
 # -- apply -----------------------------------------------------------------------------------------------------------
 
 
 @rules.applies(DatasetRegistered)
 def apply_registered(state: State, record: DatasetRegistered) -> None:
     job = state.jobs[record.job]
+    former = job.datasets.get(record.dataset)
     job.dataset_versions[record.dataset] = record.version
     job.datasets[record.dataset] = Dataset(
         record.dataset,
@@ -144,6 +159,7 @@ def apply_registered(state: State, record: DatasetRegistered) -> None:
         record.format,
         record.strategy,
         record.order,
+        proofs=[] if former is None else former.proofs,
     )
 
 

@@ -9,6 +9,7 @@ the removing itself is an errand for a worker.
 
 from strata.core.commits import find
 from strata.core.effects import Done
+from strata.core.errands import files_may_go
 from strata.core.events import CoordinatorStarted, FilesRemoved, ManifestRemoved, PinRequested
 from strata.core.ids import check_id
 from strata.core.records import (
@@ -24,6 +25,7 @@ from strata.core.turn import Rules, Turn
 from strata.errors import Refused
 
 UNLINKED_LEASES = 2
+MAX_PINS = 256
 
 rules = Rules()
 
@@ -48,6 +50,8 @@ def on_pin(turn: Turn, event: PinRequested) -> None:
     attempt = find(job, event.attempt)
     if attempt.status not in ("committed", "damaged"):
         raise Refused(f"attempt {event.attempt} is {attempt.status}; only a committed checkpoint can be pinned")
+    if event.pinned and event.name not in attempt.pins and len(attempt.pins) >= MAX_PINS:
+        raise Refused(f"attempt {event.attempt} has {MAX_PINS} pins already, which is the limit")
     if (event.name in attempt.pins) != event.pinned:
         turn.record(CheckpointPinned(job.job, event.attempt, event.name, event.pinned))
         if not event.pinned:
@@ -90,6 +94,8 @@ def on_removed(turn: Turn, event: FilesRemoved) -> None:
     attempt = find(job, event.attempt)
     if attempt.status != "unlinked":
         raise Refused(f"attempt {attempt.attempt} is {attempt.status}: its files must not be removed")
+    if not files_may_go(job, turn.volatile.job(job.job), attempt.attempt, turn.now):
+        raise Refused(f"the files of attempt {attempt.attempt} may still be read or referred to", retry=True)
     turn.record(CheckpointDeleted(job.job, attempt.attempt, f"{event.worker} removed the files"))
     turn.volatile.job(job.job).unlinked_until.pop(attempt.attempt, None)
     turn.reply(Done())

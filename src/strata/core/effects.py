@@ -118,7 +118,11 @@ class DatasetInfo(Answer, frozen=True):
 
 class Assignments(Answer, frozen=True):
     """What a worker may read of a dataset, in ascending shard ids: `granted` now, from `cursors` on where a shard was
-    begun; `awaited` once others gave it up; `revoked` it must give up itself."""
+    begun; `awaited` once others gave it up; `revoked` it must give up itself.
+
+    After a rollback, places beyond a cursor may have been read too: `beyond` has them by shard, as flat ranges counted
+    from the beginning of the shard. They are to be left out.
+    """
 
     version: int
     epoch: int
@@ -128,6 +132,7 @@ class Assignments(Answer, frozen=True):
     awaited: list[int]
     revoked: list[int]
     cursors: dict[int, int]
+    beyond: dict[int, list[int]] = {}
 
 
 class EpochNow(Answer, frozen=True):

@@ -1,8 +1,8 @@
 """What the coordinator needs a worker to do, worked out from the state each time: a lost answer loses nothing.
 
 A part is saved by whoever the attempt waits for. The lowest live participant puts the manifest of a decided attempt;
-the lowest live rank cleans up. Each errand may be run twice, by two workers even: the manifest's bytes follow from the
-decision, and what is removed is removed.
+where that has not happened within a lease, anybody does. The lowest live rank cleans up. Each errand may be run twice,
+by two workers even: the manifest's bytes follow from the decision, and what is removed is removed.
 """
 
 from strata.core.effects import Errand
@@ -34,15 +34,19 @@ def _errand(job: Job, volatile: JobVolatile, attempt: Attempt, member: Member, n
     number, step = attempt.attempt, attempt.step
     if attempt.status == "open":
         return Errand("save", number, step) if attempt.awaits(member) else None
-    if not is_delegate(job, attempt, member):
+    overdue = attempt.status == "decided" and now >= volatile.manifest_deadlines.get(number, 0.0)
+    if not overdue and not is_delegate(job, attempt, member):
         return None
     if attempt.status == "decided":
         return Errand("put_manifest", number, step)
     if attempt.status == "doomed":
         return Errand("remove_manifest", number, step)
-    if now < volatile.unlinked_until[number] or is_referred_to(job, number):
-        return None
-    return Errand("remove_files", number, step)
+    return Errand("remove_files", number, step) if files_may_go(job, volatile, number, now) else None
+
+
+def files_may_go(job: Job, volatile: JobVolatile, number: int, now: float) -> bool:
+    """Whether those who read an unlinked attempt had their time, and nothing that stays refers to it."""
+    return now >= volatile.unlinked_until[number] and not is_referred_to(job, number)
 
 
 def is_referred_to(job: Job, number: int) -> bool:

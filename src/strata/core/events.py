@@ -60,9 +60,12 @@ class DeregisterRequested(WorkerEvent, frozen=True):
 
 
 class DrainRequested(Event, frozen=True):
+    """With `incarnation`, a late repeat does not drain the process that came after."""
+
     job: str
     worker: str
     reason: str = ""
+    incarnation: int | None = None
 
 
 class BarrierArrived(WorkerEvent, frozen=True):
@@ -80,6 +83,8 @@ class BarrierArrived(WorkerEvent, frozen=True):
 
 
 class DatasetRegisterRequested(Event, frozen=True):
+    """`replaces` is the version that this one takes the place of: a compare-and-set, so no repeat brings one back."""
+
     job: str
     dataset: str
     total_samples: int
@@ -90,25 +95,26 @@ class DatasetRegisterRequested(Event, frozen=True):
     format: str = ""
     strategy: str = "slots-v1"
     order: str = "elastic"
-    new_version: bool = False
+    replaces: int | None = None
 
 
 class DatasetRemoveRequested(Event, frozen=True):
     job: str
     dataset: str
+    version: int | None = None
 
 
 class EpochAdvanceRequested(Event, frozen=True):
     """Compare-and-set on the epoch it starts from, so that it happens once however many ask.
 
-    `generation` guards against a request that was overtaken by a rollback into that very epoch.
+    `point` guards against a request that was overtaken by a rollback into that very epoch.
     """
 
     job: str
     dataset: str
     from_epoch: int
     asked_by: str = ""
-    generation: int | None = None
+    point: int | None = None
 
 
 class AssignmentsRequested(WorkerEvent, frozen=True):
@@ -137,16 +143,21 @@ class BatchesReported(WorkerEvent, frozen=True):
     version: int
     epoch: int
     generation: int
+    point: int
     through: int
 
 
 class RevocationAcknowledged(WorkerEvent, frozen=True):
-    """The worker no longer reads `shards`; `cursors` says how far it got in those it had begun, on every retry."""
+    """The worker no longer reads `shards`; `cursors` says how far it got in those it had begun, on every retry.
+
+    `generation` is that of the assignments it answers: a shard taken from it again since is not meant.
+    """
 
     dataset: str
     version: int
     epoch: int
     point: int
+    generation: int
     shards: list[int]
     cursors: dict[int, int]
 

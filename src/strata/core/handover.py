@@ -38,16 +38,39 @@ def assignments(volatile: Volatile, job: Job, dataset: Dataset, member: Member) 
     owned = volatile.ownerships.of(job.job, dataset, job.world.view).shards_of(member.rank)
     held, worker = dataset.held, member.worker
     revoked = sorted(set(dataset.owing.get(worker, ())).difference(owned))
-    granted = [shard for shard in owned if held.get(shard, worker) == worker] if held else owned
+    granted = [shard for shard in owned if held.get(shard, worker) == worker]
     awaited = [shard for shard in owned if held.get(shard, worker) != worker] if held else []
     cursors: dict[int, int] = {}
+    beyond: dict[int, list[int]] = {}
     for shard in [*granted, *revoked]:
-        done = dataset.consumed.overlap(*dataset.bounds(shard))
-        if done:
-            cursors[shard] = done
+        cursor, rest = _read_of(dataset, shard)
+        if cursor:
+            cursors[shard] = cursor
+        if rest:
+            beyond[shard] = rest
     return Assignments(
-        dataset.version, dataset.epoch, job.world.generation, job.points, granted, awaited, revoked, cursors
+        dataset.version,
+        dataset.epoch,
+        job.world.generation,
+        job.points,
+        granted,
+        awaited,
+        revoked,
+        cursors,
+        beyond,
     )
+
+
+def _read_of(dataset: Dataset, shard: int) -> tuple[int, list[int]]:
+    """How far the shard is read from its beginning, and what is read beyond that, counted from its beginning."""
+    start, end = dataset.bounds(shard)
+    missing = dataset.consumed.missing(start, end)
+    if not missing:
+        return end - start, []
+    edges = [edge - start for gap in missing for edge in gap]
+    rest = [*edges[1:], end - start]
+    ranges = [(left, right) for left, right in zip(rest[::2], rest[1::2], strict=True) if left < right]
+    return edges[0], [edge for pair in ranges for edge in pair]
 
 
 @rules.reacts(ViewChanged)
@@ -67,6 +90,7 @@ def _revoke(turn: Turn, job: Job, dataset: Dataset, before: View, after: View) -
     old = ownerships.of(job.job, dataset, before).owners()
     new = ownerships.of(job.job, dataset, after).owners()
     moved = np.flatnonzero(old != new)
+    _give_back(turn, job, dataset, {shard: int(new[shard]) for shard in moved.tolist() if shard in dataset.held})
     for rank in np.unique(old[moved]).tolist():
         holder = job.world.at_rank(rank)
         if holder is not None:
@@ -74,6 +98,16 @@ def _revoke(turn: Turn, job: Job, dataset: Dataset, before: View, after: View) -
             revoked = [shard for shard in shards if shard not in dataset.held]
             if revoked:
                 turn.record(ShardsRevoked(job.job, dataset.dataset, holder.worker, flat(revoked)))
+
+
+def _give_back(turn: Turn, job: Job, dataset: Dataset, owners: dict[int, int]) -> None:
+    """Shards that return to the worker which still holds them need not be given up any more."""
+    back: dict[str, list[int]] = {}
+    for shard, rank in owners.items():
+        if job.world.by_rank.get(rank) == dataset.held[shard]:
+            back.setdefault(dataset.held[shard], []).append(shard)
+    for worker, shards in sorted(back.items()):
+        turn.record(ShardsReleased(job.job, dataset.dataset, worker, flat(shards)))
 
 
 def _unfinished(dataset: Dataset, shards: Iterable[int]) -> list[int]:
@@ -104,6 +138,9 @@ def on_acknowledged(turn: Turn, event: RevocationAcknowledged) -> None:
     if not check_in_force(job, dataset, event.version, event.epoch, event.point):
         turn.reply(Done())  # that epoch is over, and with it every claim to its shards
         return
+    if event.generation < dataset.revoked_in.get(member.worker, 0):
+        turn.reply(Done())  # it answers an older revocation; the worker will be asked again
+        return
     mine = [shard for shard in sorted(set(event.shards)) if dataset.held.get(shard) == member.worker]
     strangers = sorted(set(event.cursors) - set(event.shards))
     if strangers:
@@ -133,7 +170,8 @@ def _each(ranges: list[int]) -> Iterable[int]:
 
 @rules.applies(ShardsRevoked)
 def apply_revoked(state: State, record: ShardsRevoked) -> None:
-    state.jobs[record.job].datasets[record.dataset].revoke(record.worker, list(_each(record.shards)))
+    job = state.jobs[record.job]
+    job.datasets[record.dataset].revoke(record.worker, list(_each(record.shards)), job.world.generation)
 
 
 @rules.applies(ShardsReleased)

@@ -27,7 +27,8 @@ def check_int(value: object, what: str, *, least: int = 0, most: int = MAX_COUNT
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{what} must be an integer, not {type(value).__name__} ({value!r})")
     if not least <= value <= most:
-        bounds = f"at least {least}" if most == MAX_COUNT else f"between {least} and {most}"
+        open_ended = f"at least {least}" if value < least else f"at most {most}"
+        bounds = open_ended if most == MAX_COUNT else f"between {least} and {most}"
         raise InvalidInput(f"{what} must be {bounds}, not {value}")
     return value
 

@@ -43,5 +43,5 @@ def _reach(job: Job) -> dict[int, int]:
 
 
 def occupied_beyond(job: Job, step: int) -> bool:
-    """Whether the lineage in force holds anything later than `step`, usable or not: going on would collide with it."""
-    return any(attempt.lineage == job.lineage and attempt.step > step for attempt in job.attempts.values())
+    """Whether the lineage in force saved anything later than `step`, usable or not: going on would collide with it."""
+    return job.lineages[job.lineage].tip > step

@@ -79,8 +79,8 @@ def on_configure(turn: Turn, event: JobConfigureRequested) -> None:
 
 @rules.handles(RegisterRequested)
 def on_register(turn: Turn, event: RegisterRequested) -> None:
-    _check_registration(event)
     job = turn.state.jobs.get(event.job) or Job(event.job)
+    _check_registration(event, job.world.next_incarnation)
     world = job.world
     known = world.members.get(event.worker)
     if known is not None and _is_repeat(known, event):
@@ -118,7 +118,7 @@ def on_register(turn: Turn, event: RegisterRequested) -> None:
             event.port,
             event.gpu_count,
             event.memory_bytes,
-            event.metadata,
+            dict(event.metadata),
         )
     )
     if rank not in world.view.slots:
@@ -128,7 +128,7 @@ def on_register(turn: Turn, event: RegisterRequested) -> None:
     turn.reply(_registered(turn, world, member, how))
 
 
-def _check_registration(event: RegisterRequested) -> None:
+def _check_registration(event: RegisterRequested, next_incarnation: int) -> None:
     check_id(event.job, "job_id")
     check_id(event.worker, "worker_id")
     check_id(event.nonce, "nonce")
@@ -138,7 +138,7 @@ def _check_registration(event: RegisterRequested) -> None:
         check_int(event.rank, "rank", most=MAX_WORLD_SIZE - 1)
     if event.previous is not None:
         check_int(event.previous, "previous incarnation")
-        if event.previous > MAX_PREVIOUS:
+        if event.previous > max(MAX_PREVIOUS, next_incarnation):
             raise InvalidInput(f"previous incarnation {event.previous} is more than any process was ever given")
     check_int(event.port, "port", most=65535)
     check_int(event.gpu_count, "gpu_count")
@@ -269,7 +269,7 @@ def on_deregister(turn: Turn, event: DeregisterRequested) -> None:
 def on_drain(turn: Turn, event: DrainRequested) -> None:
     job = turn.state.job(event.job)
     member = job.world.members.get(event.worker)
-    if member is None or member.gone:
+    if member is None or member.gone or event.incarnation not in (None, member.incarnation):
         raise NotFound(f"no live worker {event.worker!r} in job {event.job!r} to drain")
     if member.status != "draining":
         reason = event.reason or "an operator asked"
@@ -347,7 +347,7 @@ def apply_declared(state: State, record: WorldDeclared) -> None:
     job.world.view = View.declared(record.world_size) if record.world_size else View.empty()
     job.restarted = True
     for dataset in job.datasets.values():
-        dataset.held, dataset.owing = {}, {}
+        dataset.held, dataset.owing, dataset.revoked_in = {}, {}, {}
 
 
 @rules.applies(ViewChanged)

@@ -5,7 +5,7 @@ order), so a cursor for each shard says it all; in the elastic order one number 
 late report changes nothing. The law: a place is consumed once, reported by the worker that held its shard then.
 """
 
-from strata.core.datasets import advance
+from strata.core.datasets import advance, check_point
 from strata.core.effects import Done
 from strata.core.events import BatchesReported, ProgressReported
 from strata.core.ids import check_int
@@ -20,12 +20,7 @@ rules = Rules()
 
 def check_in_force(job: Job, dataset: Dataset, version: int, epoch: int, point: int) -> bool:
     """Whether a report is about the epoch in force: False if that is over already, an error if it cannot be."""
-    if point != job.points:
-        raise StaleGeneration(
-            f"the report goes on from recovery point {point}, but the job was rolled back and goes on from point "
-            f"{job.points}: recover, then ask for the assignments again",
-            generation=job.world.generation,
-        )
+    check_point(job, point)
     if version != dataset.version:
         raise Refused(
             f"dataset {dataset.dataset!r} is at version {dataset.version} now, the report is about version {version}: "
@@ -71,7 +66,7 @@ def on_batches(turn: Turn, event: BatchesReported) -> None:
             f"{job.world.generation} now: a step counts only when every rank of the world completed it",
             generation=job.world.generation,
         )
-    if check_in_force(job, dataset, event.version, event.epoch, job.points):
+    if check_in_force(job, dataset, event.version, event.epoch, event.point):
         make_progress(turn, job, dataset, "", RangeSet.from_flat([0, event.through] if event.through else []))
     turn.reply(Done())
 

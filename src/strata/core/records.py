@@ -9,8 +9,6 @@ import msgspec
 from strata.core.events import Position
 from strata.core.settings import JobSettings
 
-SCHEMA_VERSION = 1
-
 
 class Record(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """The root of all records."""
@@ -252,14 +250,13 @@ class GenerationAdvanced(JobRecord, frozen=True):
 
 
 class RecoveryPointSet(JobRecord, frozen=True):
-    """Everyone goes on from here. `attempt` 0 is the beginning. `rewind`: the data positions go back with it."""
+    """Everyone goes on from here, and the data positions go back with it. `attempt` 0 is the beginning."""
 
     generation: int
     lineage: int
     attempt: int
     step: int
     epoch: int
-    rewind: bool
     reason: str
 
 

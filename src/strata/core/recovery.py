@@ -74,8 +74,7 @@ def _set_point(turn: Turn, job: Job, reason: str) -> None:
             0 if target is None else target.attempt,
             step,
             0 if target is None else target.epoch,
-            rewind=True,
-            reason=reason,
+            reason,
         )
     )
 
@@ -115,6 +114,7 @@ def _ranks(turn: Turn, job: Job) -> tuple[int, ...]:
 def on_roll_back(turn: Turn, event: RollBackRequested) -> None:
     job = turn.state.job(event.job)
     check_int(event.step, "step")
+    check_int(event.generation, "generation")
     branch = job.lineages[job.lineage]
     if branch.from_generation == event.generation and branch.base_step == event.step and job.lineage > 0:
         turn.reply(LineageNow(job.lineage, job.world.generation, event.step))
@@ -143,7 +143,7 @@ def on_roll_back(turn: Turn, event: RollBackRequested) -> None:
 @rules.applies(LineageStarted)
 def apply_lineage(state: State, record: LineageStarted) -> None:
     job = state.jobs[record.job]
-    job.lineages[record.lineage] = Lineage(record.parent, record.base_step, record.base_attempt, record.from_generation)
+    job.lineages[record.lineage] = Lineage(record.parent, record.base_step, record.from_generation)
     job.lineage = record.lineage
     job.restarted = True
     job.skipped = {}
@@ -157,6 +157,5 @@ def apply_point(state: State, record: RecoveryPointSet) -> None:
     job.restarted = False
     job.skipped = {}
     positions = job.attempts[record.attempt].positions if record.attempt else {}
-    if record.rewind:
-        for name, dataset in job.datasets.items():
-            dataset.rewind(positions.get(name))
+    for name, dataset in job.datasets.items():
+        dataset.rewind(positions.get(name))

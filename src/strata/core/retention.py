@@ -22,7 +22,12 @@ def doomed(job: Job) -> list[tuple[int, str]]:
         keep.update(attempt.attempt for attempt in usable if attempt.step % rule.keep_every == 0)
     if rule.best_metric:
         keep.update(attempt.attempt for attempt in _best(usable, job))
-    return [(a.attempt, f"step {a.step} is beyond what retention keeps") for a in usable if a.attempt not in keep]
+    damaged = [a for _, a in sorted(job.attempts.items()) if a.status == "damaged"]
+    return [
+        (a.attempt, f"step {a.step} is {'damaged' if a.status == 'damaged' else 'beyond what retention keeps'}")
+        for a in sorted([*usable, *damaged], key=lambda attempt: attempt.attempt)
+        if a.attempt not in keep
+    ]
 
 
 def _protected(job: Job) -> set[int]:

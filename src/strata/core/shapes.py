@@ -96,7 +96,9 @@ def _flag(value: Any, what: str) -> None:
 
 
 def _number(value: Any, what: str) -> None:
-    if type(value) not in (int, float):
+    if type(value) is int:
+        _integer(value, what)
+    elif type(value) is not float:
         raise _wrong(value, what, "a number")
 
 

@@ -12,7 +12,7 @@ from strata.core.events import Position
 from strata.core.ranges import RangeSet
 from strata.core.settings import JobSettings
 from strata.core.views import View
-from strata.errors import Expired, NotFound, Superseded
+from strata.errors import Expired, NotFound, NotRegistered, Superseded
 
 GONE = ("expired", "left", "superseded")
 SETTLED = ("committed", "damaged")
@@ -126,6 +126,8 @@ class Dataset(msgspec.Struct):
     own: dict[str, RangeSet] = {}
     held: dict[int, str] = {}
     owing: dict[str, list[int]] = {}
+    revoked_in: dict[str, int] = {}
+    """The generation in which a worker was last told to give something up; older acknowledgements are void."""
     reissued: int = 0
     proofs: list[Proof] = []
 
@@ -138,8 +140,9 @@ class Dataset(msgspec.Struct):
         start = shard * self.shard_size
         return start, min(start + self.shard_size, self.total_samples)
 
-    def revoke(self, worker: str, shards: list[int]) -> None:
+    def revoke(self, worker: str, shards: list[int], generation: int) -> None:
         """These shards stay with the worker until it gives them up."""
+        self.revoked_in[worker] = generation
         self.held.update(dict.fromkeys(shards, worker))
         self.owing[worker] = sorted([*self.owing.get(worker, ()), *shards])
 
@@ -150,12 +153,14 @@ class Dataset(msgspec.Struct):
         owing = [shard for shard in self.owing.pop(worker, ()) if shard not in shards]
         if owing:
             self.owing[worker] = owing
+        else:
+            self.revoked_in.pop(worker, None)
 
     def begin_epoch(self, epoch: int, consumed: list[int]) -> None:
         """Nobody holds anything, and `consumed` (flat ranges) is all that was read."""
         self.epoch = epoch
         self.consumed, self.departed = RangeSet.from_flat(consumed), RangeSet.from_flat(consumed)
-        self.own, self.held, self.owing, self.reissued = {}, {}, {}, 0
+        self.own, self.held, self.owing, self.revoked_in, self.reissued = {}, {}, {}, {}, 0
 
     def rewind(self, position: Position | None) -> None:
         """Go back to what a checkpoint says, or to the beginning where it says nothing of this version."""
@@ -214,12 +219,15 @@ class Attempt(msgspec.Struct):
 
 
 class Lineage(msgspec.Struct):
-    """A branch of the job's history. It began at `base_step`, as `base_attempt` saved it (0: the beginning)."""
+    """A branch of the job's history off `parent` at `base_step` (-1: the beginning); `tip` is its furthest saved step.
+
+    A step's number occurs once in a lineage, whatever became of the checkpoint that it named.
+    """
 
     parent: int
     base_step: int
-    base_attempt: int
     from_generation: int
+    tip: int = -1
 
 
 class Point(msgspec.Struct):
@@ -247,17 +255,22 @@ class Job(msgspec.Struct):
     next_attempt: int = 1
     unsettled: list[int] = []
     skipped: dict[int, str] = {}
-    lineages: dict[int, Lineage] = msgspec.field(default_factory=lambda: {0: Lineage(-1, -1, 0, 0)})
+    lineages: dict[int, Lineage] = msgspec.field(default_factory=lambda: {0: Lineage(-1, -1, 0)})
     lineage: int = 0
     point: Point | None = None
     points: int = 0
     restarted: bool = True
 
+    @property
+    def rolled_back(self) -> bool:
+        """Whether everybody must recover before anything counts: an operator rolled back, and nobody has been told."""
+        return self.lineage > 0 and (self.point is None or self.point.lineage != self.lineage)
+
     def member(self, worker: str, incarnation: int) -> Member:
         """The live process that sent an event, or the reason why it is a ghost."""
         member = self.world.members.get(worker)
         if member is None or incarnation > member.incarnation:
-            raise NotFound(
+            raise NotRegistered(
                 f"worker {worker!r} (incarnation {incarnation}) is not known in job {self.job!r}: register it again"
             )
         if incarnation < member.incarnation:

@@ -54,6 +54,7 @@ class JobVolatile:
     rounds: dict[str, OpenRound] = field(default_factory=dict)
     settled: dict[str, int] = field(default_factory=dict)
     attempt_deadlines: dict[int, float] = field(default_factory=dict)
+    manifest_deadlines: dict[int, float] = field(default_factory=dict)
     unlinked_until: dict[int, float] = field(default_factory=dict)
     roster: tuple[int, tuple[int, ...]] = (-1, ())
 
@@ -80,6 +81,7 @@ class Volatile:
             for worker, deadline in job.leases.items():
                 job.leases[worker] = min(deadline + seconds, latest)
             _extend(job.attempt_deadlines, seconds)
+            _extend(job.manifest_deadlines, seconds)
             _extend(job.unlinked_until, seconds)
             for waiting in job.rounds.values():
                 waiting.deadline += seconds

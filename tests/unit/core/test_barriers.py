@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from strata.core.barriers import MAX_OPEN_ROUNDS
+from strata.core.barriers import MAX_OPEN_ROUNDS, MAX_UNHEARD
 from strata.core.effects import BarrierVerdict, BreakBarrier, Registered, ReleaseBarrier, Waiting
 from strata.core.events import DrainRequested
 from strata.core.records import BarrierBroken, BarrierReleased
 from strata.core.settings import Policy
-from strata.errors import Refused, StaleGeneration
+from strata.errors import InvalidInput, Refused, StaleGeneration
 from tests.unit.core.cluster import JOB, Cluster
 
 LEASE = Policy().lease_seconds
@@ -526,3 +526,53 @@ def test_an_older_arrival_takes_no_newer_ones_place_also_when_nobody_else_waits(
         cluster.arrive(w0, "epoch", expected=2, arrival=1, settled=0)
     cluster.arrive(w1, "epoch", expected=2)
     assert cluster.effect(ReleaseBarrier).arrivals == {"w0": 2, "w1": 1}
+
+
+# -- what the review of the protocol found ---------------------------------------------------------------------------
+
+
+def test_a_draining_participant_replaced_at_another_rank_is_lost_to_the_round() -> None:
+    cluster = Cluster()
+    w0, _, _ = cluster.open_world(3)
+    cluster.send(DrainRequested(JOB, "w2"))
+    cluster.arrive(w0, "epoch", expected=3)
+    cluster.register("w2", rank=5)
+    assert cluster.effect(BreakBarrier).missing == ("w2",)
+
+
+def test_a_loss_ends_the_wait_also_where_another_was_out_before() -> None:
+    cluster = Cluster()
+    w0, w1, w2 = cluster.world(3)
+    cluster.expire(w2)
+    cluster.arrive(w0, "epoch", expected=3)
+    cluster.leave(w1)
+    assert cluster.effect(BreakBarrier).missing == ("w1",)
+
+
+def test_a_number_stands_for_one_barrier() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    for who in (w0, w1):
+        cluster.arrive(who, "x", expected=2, arrival=1, settled=0)
+    with pytest.raises(Refused, match="was made at another barrier"):
+        cluster.arrive(w0, "y", expected=2, arrival=1, settled=0)
+    cluster.arrive(w0, "y", expected=2, arrival=2, settled=1)
+    with pytest.raises(Refused, match="was made at another barrier"):
+        cluster.arrive(w0, "z", expected=2, arrival=2, settled=1)
+
+
+def test_verdicts_that_nobody_settles_have_an_end() -> None:
+    cluster = Cluster()
+    w0 = cluster.world(1)[0]
+    for arrival in range(1, MAX_UNHEARD + 1):
+        cluster.arrive(w0, f"b{arrival}", expected=1, arrival=arrival, settled=0)
+    with pytest.raises(Refused, match="never said it heard"):
+        cluster.arrive(w0, "one-more", expected=1, arrival=MAX_UNHEARD + 1, settled=0)
+
+
+def test_a_timeout_beyond_every_clock_is_refused_and_the_arrival_does_not_count() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    with pytest.raises(InvalidInput, match="timeout must fit 64 bits"):
+        cluster.arrive(w0, "epoch", expected=2, timeout_seconds=10**400)
+    assert cluster.arrive(w1, "epoch", expected=2) == Waiting(1, 2)

@@ -22,6 +22,7 @@ from strata.core.events import (
     DamageReported,
     DrainRequested,
     FilesRemoved,
+    ManifestPut,
     ManifestRemoved,
     PartFailed,
     PinRequested,
@@ -158,7 +159,7 @@ def test_a_step_behind_the_latest_one_is_refused() -> None:
     cluster = Cluster()
     workers = cluster.world(2)
     cluster.save(workers, step=10)
-    with pytest.raises(Refused, match="step 5 lies behind step 10, which is committed in lineage 0"):
+    with pytest.raises(Refused, match="step 5 lies behind step 10, which lineage 0 has already"):
         cluster.begin(workers[0], step=5)
 
 
@@ -698,6 +699,8 @@ def test_a_lineage_sees_what_its_ancestors_had_before_it_began() -> None:
     for step in (10, 20, 30):
         cluster.save(workers, step=step)
     roll_back(cluster, 20)
+    for who in workers:
+        cluster.recover(who)
     cluster.save(workers, step=25)
     roll_back(cluster, 25)
     assert roll_back(cluster, 10).lineage == 3
@@ -808,7 +811,7 @@ def test_a_new_version_since_the_checkpoint_begins_at_its_beginning() -> None:
     workers = w0, _ = cluster.world(2)
     cluster.add_dataset()
     cluster.save(workers, step=10, positions={"w0": at(0, 10)})
-    cluster.add_dataset(total_samples=200, new_version=True)
+    cluster.add_dataset(total_samples=200, replaces=1)
     cluster.recover(w0)
     assert (cluster.dataset().version, cluster.dataset().epoch, cluster.dataset().consumed.count) == (2, 0, 0)
 
@@ -841,7 +844,14 @@ def test_batches_reported_before_a_late_begin_are_not_part_of_its_step() -> None
     cluster.add_dataset("texts", order="elastic")
     for through in (32, 64):
         cluster.from_worker(
-            BatchesReported, w0, dataset="texts", version=1, epoch=0, generation=cluster.generation, through=through
+            BatchesReported,
+            w0,
+            dataset="texts",
+            version=1,
+            epoch=0,
+            generation=cluster.generation,
+            point=cluster.job.points,
+            through=through,
         )
     at_step_1 = {"texts": Position(1, 0, [0, 32])}
     cluster.save(workers, step=1, positions={"w0": at_step_1, "w1": at_step_1})
@@ -850,7 +860,13 @@ def test_batches_reported_before_a_late_begin_are_not_part_of_its_step() -> None
 
 
 def complete(cluster: Cluster, who: Registered, through: int) -> None:
-    fields = {"dataset": "texts", "version": 1, "epoch": 0, "generation": cluster.generation}
+    fields = {
+        "dataset": "texts",
+        "version": 1,
+        "epoch": 0,
+        "generation": cluster.generation,
+        "point": cluster.job.points,
+    }
     cluster.from_worker(BatchesReported, who, through=through, **fields)
 
 
@@ -1170,3 +1186,71 @@ def test_a_doomed_checkpoint_is_no_recovery_point() -> None:
     cluster, (w0, w1) = removal()
     damage(cluster, w0, 2)
     assert cluster.recover(w1).attempt == 0
+
+
+# -- what the review of the protocol found ---------------------------------------------------------------------------
+
+
+def test_nobody_saves_between_a_rollback_and_the_recovery() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    for step in (10, 20):
+        cluster.save(workers, step=step)
+    roll_back(cluster, 10)
+    with pytest.raises(StaleGeneration, match="must recover before it saves again"):
+        cluster.begin(w0, step=30)
+    assert cluster.recover(w0).step == 10
+
+
+def test_a_manifest_that_nobody_puts_within_a_lease_is_asked_of_everybody() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    attempt = cluster.begin(w0, step=10).attempt
+    for who in workers:
+        cluster.ack(who, attempt)
+    asked = [errand.kind for errand in cluster.heartbeat(w1).errands]
+    assert asked == []
+    cluster.pass_time(LEASE + 1, alive=workers)
+    assert [errand.kind for errand in cluster.heartbeat(w1).errands] == ["put_manifest"]
+
+
+def test_a_manifest_put_again_after_its_removal_is_removed_again() -> None:
+    cluster, (w0, _) = removal()
+    unlink(cluster, w0)
+    cluster.from_worker(ManifestPut, w0, attempt=1)
+    assert errands(cluster, w0) == [("remove_manifest", 1)]
+
+
+def test_files_are_not_reported_removed_before_their_time() -> None:
+    cluster, (w0, _) = removal()
+    unlink(cluster, w0)
+    with pytest.raises(Refused, match="may still be read"):
+        cluster.from_worker(FilesRemoved, w0, attempt=1)
+
+
+def test_ranks_that_contradict_each_other_are_not_at_the_same_step() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    cluster.add_dataset("texts", order="elastic")
+    attempt = cluster.begin(w0, step=1).attempt
+    cluster.ack(w0, attempt, positions={"texts": Position(1, 0, [0, 32])})
+    with pytest.raises(Refused, match="not at the same step"):
+        cluster.ack(w1, attempt, positions={"texts": Position(1, 0, [0, 64])})
+
+
+def test_damaged_checkpoints_go_too_and_their_step_is_not_used_again() -> None:
+    cluster = Cluster()
+    cluster.configure(keep_count=1)
+    workers = w0, _ = cluster.world(2)
+    broken = cluster.save(workers, step=10)
+    damage(cluster, w0, broken)
+    cluster.save(workers, step=20)
+    assert cluster.job.attempts[broken].status == "doomed"
+    assert cluster.job.lineages[0].tip == 20
+
+
+def test_a_job_that_carries_on_saves_without_a_rank_that_never_came() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0 = cluster.register("w0", rank=0, world_size=2)
+    attempt = cluster.begin(w0, step=1).attempt
+    assert cluster.ack(w0, attempt).status == "decided"

@@ -13,6 +13,7 @@ from strata.core.events import (
     DatasetRemoveRequested,
     DrainRequested,
     EpochAdvanceRequested,
+    Position,
     ProgressReported,
     RevocationAcknowledged,
 )
@@ -43,13 +44,15 @@ def give_up(cluster: Cluster, who: Registered, shards: list[int], cursors: dict[
         version=1,
         epoch=0,
         point=cluster.job.points,
+        generation=cluster.generation,
         shards=shards,
         cursors=cursors or {},
     )
 
 
 def complete(cluster: Cluster, who: Registered, through: int, **more: Any) -> Any:
-    fields = {"dataset": "texts", "version": 1, "epoch": 0, "generation": cluster.generation, "through": through} | more
+    world = {"generation": cluster.generation, "point": cluster.job.points}
+    fields = {"dataset": "texts", "version": 1, "epoch": 0, "through": through} | world | more
     return cluster.from_worker(BatchesReported, who, **fields)
 
 
@@ -95,7 +98,9 @@ def test_registering_a_different_dataset_is_a_conflict_that_names_the_difference
     first: dict[str, Any] = {"path": "/data", "format": "parquet", field: was}
     cluster.add_dataset(**first)
     before = cluster.machine.snapshot()
-    with pytest.raises(Conflict, match=rf"version 1 and differs: {field} was {was!r}, is {now!r}\. .*new_version"):
+    with pytest.raises(
+        Conflict, match=rf"version 1 and differs: {field} was {was!r}, is {now!r}\. .*replaces version 1"
+    ):
         cluster.add_dataset(**first | {field: now})
     assert cluster.machine.snapshot() == before
 
@@ -104,20 +109,20 @@ def test_a_new_version_starts_at_epoch_0_with_nothing_consumed() -> None:
     cluster, (w0,) = affinity_world(1)
     report(cluster, w0, {0: 10})
     advance(cluster, 0)
-    assert cluster.add_dataset(total_samples=200, new_version=True) == DatasetInfo("images", 2, 0)
+    assert cluster.add_dataset(total_samples=200, replaces=1) == DatasetInfo("images", 2, 0)
     assert assigned(cluster, w0) == Assignments(2, 0, 1, 0, list(range(20)), [], [], {})
 
 
 def test_an_equal_new_version_is_the_version_in_force() -> None:
     cluster = Cluster()
     cluster.add_dataset()
-    cluster.add_dataset(total_samples=200, new_version=True)
-    assert cluster.add_dataset(total_samples=200, new_version=True) == DatasetInfo("images", 2, 0)
+    cluster.add_dataset(total_samples=200, replaces=1)
+    assert cluster.add_dataset(total_samples=200, replaces=1) == DatasetInfo("images", 2, 0)
 
 
 def test_a_report_about_another_version_is_refused() -> None:
     cluster, (w0,) = affinity_world(1)
-    cluster.add_dataset(total_samples=200, new_version=True)
+    cluster.add_dataset(total_samples=200, replaces=1)
     with pytest.raises(Refused, match="'images' is at version 2 now, the report is about version 1"):
         report(cluster, w0, {0: 10}, version=1)
 
@@ -159,14 +164,79 @@ def test_an_epoch_cannot_advance_from_one_that_has_not_begun() -> None:
         advance(cluster, 1)
 
 
-def test_an_advance_from_another_generation_is_stale() -> None:
-    cluster, _ = affinity_world(2)
-    stale = cluster.generation
-    cluster.register("w1", rank=1, world_size=2)
-    with pytest.raises(StaleGeneration, match=f"generation {stale}") as refusal:
-        advance(cluster, 0, generation=stale)
+def test_an_advance_from_before_a_rollback_is_stale() -> None:
+    cluster, (w0, _) = affinity_world(2)
+    before = cluster.job.points
+    cluster.recover(w0)
+    with pytest.raises(StaleGeneration, match=f"recovery point {before}, but the job was rolled back") as refusal:
+        advance(cluster, 0, point=before)
     assert refusal.value.generation == cluster.generation
-    assert advance(cluster, 0, generation=cluster.generation) == EpochNow(1)
+    assert advance(cluster, 0, point=cluster.job.points) == EpochNow(1)
+
+
+def test_a_late_repeat_of_a_new_version_does_not_bring_it_back() -> None:
+    cluster = Cluster()
+    cluster.add_dataset()
+    cluster.add_dataset(total_samples=200, replaces=1)
+    cluster.add_dataset(total_samples=300, replaces=2)
+    with pytest.raises(Conflict, match="version 3"):
+        cluster.add_dataset(total_samples=200, replaces=1)
+
+
+def test_the_proofs_of_a_version_outlive_it() -> None:
+    cluster = Cluster()
+    cluster.add_dataset()
+    advance(cluster, 0)
+    cluster.add_dataset(total_samples=200, replaces=1)
+    assert [(proof.version, proof.epoch) for proof in cluster.dataset().proofs] == [(1, 0)]
+
+
+def test_removing_a_version_that_was_replaced_removes_nothing() -> None:
+    cluster = Cluster()
+    cluster.add_dataset()
+    cluster.add_dataset(total_samples=200, replaces=1)
+    with pytest.raises(Refused, match="at version 2 now, not 1"):
+        cluster.send(DatasetRemoveRequested(JOB, "images", version=1))
+
+
+def test_batches_from_before_a_rollback_are_void() -> None:
+    cluster, (w0, _) = affinity_world(2)
+    cluster.add_dataset("texts", order="elastic")
+    before = cluster.job.points
+    complete(cluster, w0, 50)
+    cluster.recover(w0)
+    with pytest.raises(StaleGeneration, match="rolled back"):
+        complete(cluster, w0, 50, point=before)
+    assert cluster.dataset("texts").consumed.count == 0
+
+
+def test_a_late_acknowledgement_does_not_give_up_a_shard_that_was_granted_again() -> None:
+    cluster = Cluster()
+    (w0,) = cluster.open_world(1)
+    cluster.add_dataset()
+    w1 = cluster.register("w1")
+    taken = assigned(cluster, w0).revoked
+    asked_in = cluster.generation
+    cluster.leave(w1)
+    assert assigned(cluster, w0).granted == ALL
+    w2 = cluster.register("w2")
+    assert assigned(cluster, w0).revoked == taken
+    late = {"dataset": "images", "version": 1, "epoch": 0, "point": cluster.job.points, "generation": asked_in}
+    cluster.from_worker(RevocationAcknowledged, w0, **late, shards=taken, cursors={})
+    assert assigned(cluster, w2).granted == []
+    give_up(cluster, w0, taken)
+    assert assigned(cluster, w2).granted == taken
+
+
+def test_what_was_read_beyond_a_cursor_is_told_after_a_rollback() -> None:
+    cluster, (w0, w1) = affinity_world(2)
+    parts = {"w0": {"images": Position(1, 0, [30, 32])}, "w1": {"images": Position(1, 0, [33, 35])}}
+    cluster.save([w0, w1], step=1, positions=parts)
+    cluster.recover(w0)
+    holder = w0 if 3 in assigned(cluster, w0).granted else w1
+    answer = assigned(cluster, holder)
+    assert answer.cursors[3] == 2
+    assert answer.beyond == {3: [3, 5]}
 
 
 def test_an_advance_before_the_end_says_how_much_was_not_consumed() -> None:

@@ -212,7 +212,15 @@ class Anything(RuleBasedStateMachine):
     @rule(dataset=DATASETS, total_samples=st.sampled_from([20, 23, 0]), shard_size=st.sampled_from([5, 40]), odd=ODD)
     def register_dataset(self, dataset: str, total_samples: int, shard_size: int, odd: bool) -> None:
         order = ORDERS[dataset]
-        self.send(DatasetRegisterRequested(JOB, dataset, total_samples, shard_size, order=order, new_version=not odd))
+        self.send(
+            DatasetRegisterRequested(
+                JOB, dataset, total_samples, shard_size, order=order, replaces=self.version_of(dataset, odd)
+            )
+        )
+
+    def version_of(self, dataset: str, odd: bool) -> int | None:
+        data = self.job.datasets.get(dataset)
+        return None if data is None or odd else data.version
 
     @rule(dataset=DATASETS, odd=ODD)
     def remove_dataset(self, dataset: str, odd: bool) -> None:
@@ -221,7 +229,7 @@ class Anything(RuleBasedStateMachine):
     @rule(dataset=DATASETS, odd=ODD, which=GENERATIONS)
     def advance(self, dataset: str, odd: bool, which: str) -> None:
         epoch = self.in_force(dataset, odd)["epoch"]
-        self.send(EpochAdvanceRequested(JOB, dataset, epoch, generation=self.generation(which)))
+        self.send(EpochAdvanceRequested(JOB, dataset, epoch, point=self.job.points - (which == "stale")))
 
     @rule(who=PICK, cursor=st.integers(0, 6), odd=ODD)
     def read_on(self, who: int, cursor: int, odd: bool) -> None:
@@ -245,7 +253,7 @@ class Anything(RuleBasedStateMachine):
     @rule(who=PICK, odd=ODD, through=st.integers(-1, 23))
     def report_batches(self, who: int, odd: bool, through: int) -> None:
         generation = self.generation("stale" if odd else "now")
-        fields = self.in_force("texts", odd) | {"generation": generation, "through": through}
+        fields = self.in_force("texts", odd) | {"generation": generation, "point": self.job.points, "through": through}
         self.send(BatchesReported(**self.sender(who), **fields))
 
     @rule(who=PICK, odd=ODD, cursor=st.integers(0, 5))
@@ -257,7 +265,12 @@ class Anything(RuleBasedStateMachine):
         cursors = dict.fromkeys([*mine, 3] if odd else mine, cursor)
         self.send(
             RevocationAcknowledged(
-                **sender, **self.in_force("images", odd), point=self.job.points, shards=mine, cursors=cursors
+                **sender,
+                **self.in_force("images", odd),
+                point=self.job.points,
+                generation=self.job.world.generation,
+                shards=mine,
+                cursors=cursors,
             )
         )
 

@@ -61,10 +61,26 @@ def _share_data(cluster: Cluster, workers: list[Registered]) -> None:
     workers.append(cluster.register("node-charlie"))
     for dataset in ("images", "audio"):
         revoked = cluster.from_worker(AssignmentsRequested, second, dataset=dataset).revoked
-        fields = {"dataset": dataset, "version": 1, "epoch": 0, "point": cluster.job.points, "shards": revoked}
+        fields = {
+            "dataset": dataset,
+            "version": 1,
+            "epoch": 0,
+            "point": cluster.job.points,
+            "generation": cluster.generation,
+            "shards": revoked,
+        }
         cluster.from_worker(RevocationAcknowledged, second, **fields, cursors=dict.fromkeys(revoked[:2], 3))
     generation = cluster.generation
-    cluster.from_worker(BatchesReported, first, dataset="texts", version=1, epoch=0, generation=generation, through=100)
+    cluster.from_worker(
+        BatchesReported,
+        first,
+        dataset="texts",
+        version=1,
+        epoch=0,
+        generation=generation,
+        point=cluster.job.points,
+        through=100,
+    )
     cluster.send(EpochAdvanceRequested(JOB, "texts", 1, asked_by="node-delta"))
 
 

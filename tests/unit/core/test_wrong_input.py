@@ -77,12 +77,13 @@ SOUND: dict[type[Event], dict[str, Any]] = {
     EpochAdvanceRequested: {"job": JOB, "dataset": "images", "from_epoch": 0},
     AssignmentsRequested: {"dataset": "images"},
     ProgressReported: {"dataset": "images", "version": 1, "epoch": 0, "point": 0, "cursors": {0: 5}},
-    BatchesReported: {"dataset": "texts", "version": 1, "epoch": 0, "generation": 2, "through": 32},
+    BatchesReported: {"dataset": "texts", "version": 1, "epoch": 0, "generation": 2, "point": 0, "through": 32},
     RevocationAcknowledged: {
         "dataset": "images",
         "version": 1,
         "epoch": 0,
         "point": 0,
+        "generation": 9,
         "shards": [0],
         "cursors": {0: 5},
     },
@@ -342,6 +343,7 @@ def test_the_events_are_sound_but_for_what_is_wrong(kind: type[Event]) -> None:
             cluster.save([w0, cluster.register("w1", nonce="process-2")], step=20)
         if kind is FilesRemoved:
             cluster.send(event(ManifestRemoved))
+            cluster.now += 2 * cluster.policy.lease_seconds
     assert cluster.send(event(kind)) is not None
 
 

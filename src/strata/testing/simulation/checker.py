@@ -47,6 +47,7 @@ class Checker:
 
     def decided(self, machine: Machine, event: Event, records: list[Record]) -> None:
         """The live machine decided this; it is not durable yet."""
+        self.leases.decided(records)
         self.shards.decided(machine, event, records)
         self.barriers.decided(machine, records)
 
@@ -65,7 +66,7 @@ class Checker:
         self.by_job[(record.job, kind.__name__)] += 1
         self.last[(record.job, kind.__name__)] = self._clock()
         self._check_generation(record)
-        for group in (self.leases.checks, self.barriers.checks, self.commits.checks, self.reads.checks):
+        for group in (self.barriers.checks, self.commits.checks, self.reads.checks):
             check = group.get(kind)
             if check is not None:
                 check(record)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from strata.core.events import DrainRequested, EpochAdvanceRequested, RollBackRequested
 from strata.testing.simulation import freerun, lockstep
 from strata.testing.simulation.lockstep import LockstepTrainer
@@ -61,9 +63,11 @@ def replace(sim: Simulation, worker: str, fault: Fault) -> None:
 
 
 def blackout(sim: Simulation, worker: str, fault: Fault) -> None:
+    """A whole job dies, long enough for every lease to run out."""
     names = sim.lockstep if fault.target % 2 else sim.freerun
+    down = max(fault.seconds, sim.plan.policy.lease_seconds + 1.0)
     for name in names:
-        crash(sim, name, fault)
+        crash(sim, name, msgspec.structs.replace(fault, seconds=down))
 
 
 def roll_back(sim: Simulation, worker: str, fault: Fault) -> None:
@@ -81,7 +85,7 @@ def damage(sim: Simulation, worker: str, fault: Fault) -> None:
 
 def resize(sim: Simulation, worker: str, fault: Fault) -> None:
     sim.versions.append(sim.versions[-1] + 1 + fault.target)
-    sim.register_pages()
+    sim.operate(sim.pages())
 
 
 def advance(sim: Simulation, worker: str, fault: Fault) -> None:

@@ -31,6 +31,7 @@ JOB, DATASET = "freerun", "pages"
 SHARDS_PER_WORKER, SHARD = 4, 20
 READ_SECONDS, REPORT_SECONDS, SAVE_SECONDS, MEET_SECONDS = 2.0, 4.0, 6.5, 11.0
 SAMPLES_A_READ = 14
+NOTHING = RangeSet()
 
 
 class FreerunTrainer(Process):
@@ -44,6 +45,7 @@ class FreerunTrainer(Process):
         self.cursors: dict[int, int] = {}
         self.reported: dict[int, int] = {}
         self._given_up: dict[int, int] = {}
+        self._beyond: dict[int, RangeSet] = {}
         self.own = RangeSet()
         self._asking = False
         self._saving: set[int] = set()
@@ -103,6 +105,7 @@ class FreerunTrainer(Process):
         self.cursors = {s: self.cursors.get(s, answer.cursors.get(s, 0)) for s in answer.granted}
         self._given_up = {s: cursor for s, cursor in self._given_up.items() if s not in self.cursors}
         self.reported = {s: answer.cursors.get(s, 0) for s in answer.granted}
+        self._beyond = {s: RangeSet.from_flat(ranges) for s, ranges in answer.beyond.items()}
         if answer.revoked:
             event = RevocationAcknowledged(
                 self.job,
@@ -112,6 +115,7 @@ class FreerunTrainer(Process):
                 answer.version,
                 answer.epoch,
                 answer.point,
+                answer.generation,
                 answer.revoked,
                 held,
             )
@@ -133,20 +137,21 @@ class FreerunTrainer(Process):
         self.in_flow(READ_SECONDS, self._read)
         if not self.has_lease or self.version == 0:
             return
+        unfinished = sorted(self.unfinished())
+        if not unfinished:
+            self._ask()
         wanted = SAMPLES_A_READ
-        for shard in sorted(self.cursors):
-            cursor, size = self.cursors[shard], self._size(shard)
-            count = min(wanted, size - cursor)
-            if count > 0:
-                start = shard * SHARD + cursor
-                self.cursors[shard] = cursor + count
-                self.own.add(start, start + count)
-                self.sim.checker.reads.read(self, self.version, self.epoch, start, start + count)
-                wanted -= count
+        for shard in unfinished:
+            cursor, first = self.cursors[shard], shard * SHARD
+            end = min(cursor + wanted, self._size(shard))
+            self.cursors[shard] = end
+            # What was read beyond the cursor before a rollback is part of the model already.
+            for left, right in self._beyond.get(shard, NOTHING).missing(cursor, end):
+                self.own.add(first + left, first + right)
+                self.sim.checker.reads.read(self, self.version, self.epoch, first + left, first + right)
+            wanted -= end - cursor
             if not wanted:
                 return
-        if wanted == SAMPLES_A_READ:
-            self._ask()
 
     def _report(self) -> None:
         self.in_flow(REPORT_SECONDS, self._report)

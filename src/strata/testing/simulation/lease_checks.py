@@ -5,7 +5,6 @@ starts to listen anew. It notices time only when it sweeps, so all this holds gi
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from strata.core.machine import Machine
 from strata.core.records import Record, WorkerLost
@@ -18,7 +17,6 @@ class LeaseChecks:
 
     def __init__(self, standby: Machine, policy: Policy, clock: Callable[[], float]) -> None:
         self.standby, self.policy, self._clock = standby, policy, clock
-        self.checks: dict[type[Record], Callable[[Any], None]] = {WorkerLost: self._lost}
         self._slack = 2 * policy.sweep_seconds
         self._heard: dict[tuple[str, str], float] = {}
         self._booted = 0.0
@@ -42,10 +40,13 @@ class LeaseChecks:
     def _silent(self, job: str, worker: str) -> float:
         return self._awake() - max(self._booted, self._heard.get((job, worker), 0.0))
 
-    def _lost(self, record: WorkerLost) -> None:
-        silent = self._silent(record.job, record.worker)
-        if record.cause == "expired" and silent < self.policy.lease_seconds - self._slack:
-            raise Violation("leases", f"{record.worker} was given up after {silent:.2f} s of silence")
+    def decided(self, records: list[Record]) -> None:
+        """Whoever is given up now was silent for a lease."""
+        for record in records:
+            if type(record) is WorkerLost and record.cause == "expired":
+                silent = self._silent(record.job, record.worker)
+                if silent < self.policy.lease_seconds - self._slack:
+                    raise Violation("leases", f"{record.worker} was given up after {silent:.2f} s of silence")
 
     def check_in_full(self) -> None:
         """Whoever is still a member was heard of within a lease, give or take the rounds of the sweep."""

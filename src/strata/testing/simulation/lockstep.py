@@ -41,6 +41,7 @@ class LockstepTrainer(Process):
         self.ranks: tuple[int, ...] = ()
         self.claims: tuple[Claim, ...] = ()
         self.finds_damage = False
+        self.point = 0
 
     def forget(self) -> None:
         self.generation = -1
@@ -72,6 +73,7 @@ class LockstepTrainer(Process):
     def _take_up(self, point: RecoveryPoint) -> None:
         self.sim.checker.commits.took_up(self, point)
         self.generation, self.lineage, self.ranks = point.generation, point.lineage, point.ranks
+        self.point = point.point
         self.step, self.epoch, self.batch = 0, 0, 0
         if point.attempt:
             saved = next(iter(self.sim.store.parts[(self.job, point.attempt)].values()))
@@ -96,7 +98,7 @@ class LockstepTrainer(Process):
         if not (isinstance(verdict, BarrierVerdict) and verdict.released):
             self.recover()
         elif self.batch == BATCHES:
-            event = EpochAdvanceRequested(self.job, DATASET, self.epoch, self.worker, self.generation)
+            event = EpochAdvanceRequested(self.job, DATASET, self.epoch, self.worker, self.point)
             self.call(event, self._next_epoch)
         else:
             self._save()

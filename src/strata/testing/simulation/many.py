@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
 
-SEEDS_A_TASK = 8
+SEEDS_A_TASK = 4
 
 
 def run_many(plans: list[Plan], processes: int | None = None) -> Iterator[Result]:

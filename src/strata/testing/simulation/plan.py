@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 
+from strata.core.ids import check_int
 from strata.core.settings import Policy
 from strata.errors import InvalidInput
 
@@ -25,14 +26,17 @@ _WEIGHTS = {
     "replace": 6,
     "coordinator_crash": 8,
     "coordinator_pause": 5,
-    "blackout": 1,
+    "blackout": 2,
     "rollback": 3,
     "damage": 3,
     "resize": 1,
     "advance": 1,
     "join": 4,
 }
-STRIKE_SHARE, HEAL_SHARE = 0.5, 0.62
+LEAST_SECONDS, MOST_SECONDS, MAX_WORKERS = 45.0, 1e7, 100_000
+"""Shorter than that, a cluster has no time to get up again."""
+
+STRIKE_SHARE, HEAL_SHARE = 0.4, 0.5
 """Faults begin in the first half of a run and are over some time later; in the rest, whoever is stuck shows."""
 
 
@@ -64,13 +68,17 @@ class Plan(msgspec.Struct, frozen=True):
     policy: Policy = Policy(lease_seconds=5.0, heartbeat_seconds=1.7, sweep_seconds=0.5, attempt_seconds=15.0)
     faults: tuple[Fault, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_int(self.workers, "workers", least=2, most=MAX_WORKERS)
+        if not LEAST_SECONDS <= self.seconds <= MOST_SECONDS:
+            raise InvalidInput(f"seconds must be between {LEAST_SECONDS:g} and {MOST_SECONDS:g}, not {self.seconds}")
+        for fault in self.faults:
+            if fault.kind not in _WEIGHTS or not 0 <= fault.at <= self.seconds or not fault.seconds >= 0:
+                raise InvalidInput(f"{fault} is not a fault that can strike within {self.seconds:g} seconds")
+
     @classmethod
     def of(cls, seed: int, workers: int = 50, seconds: float = 50.0, faults: int | None = None) -> "Plan":
-        """The run that belongs to this seed. By default about every second worker is struck."""
-        if workers < 2:
-            raise InvalidInput(f"a simulation needs at least 2 workers, not {workers}")
-        if seconds < 30:
-            raise InvalidInput(f"a simulation shorter than 30 virtual seconds proves nothing, so not {seconds}")
+        """The run that belongs to this seed. By default about every second worker is struck by a fault."""
         count = workers // 2 if faults is None else faults
         plan = cls(seed, workers, seconds)
         return msgspec.structs.replace(plan, faults=_draw(Random(f"plan {seed}"), plan, count))

@@ -30,7 +30,7 @@ from strata.core.events import (
     ManifestRemoved,
     RegisterRequested,
 )
-from strata.errors import Expired, NotFound, StaleGeneration, StrataError, Superseded
+from strata.errors import Expired, Fenced, NotRegistered, StaleGeneration, StrataError, Superseded
 
 if TYPE_CHECKING:
     from strata.testing.simulation.run import Simulation
@@ -151,7 +151,7 @@ class Process:
         entry = self._waiting.pop(number, None)
         if entry is None or (entry[2] is not None and entry[2] != self._flow):
             return
-        if isinstance(answer, Superseded | Expired | NotFound) and not self._is_mine(entry[0]):
+        if isinstance(answer, Fenced) and not self._is_mine(entry[0]):
             return  # it is about an incarnation that this process itself has left behind
         if isinstance(answer, StrataError) and self._is_fenced_by(answer):
             return
@@ -167,7 +167,7 @@ class Process:
             self.sim.note(self.worker, "superseded: stops")
             self.kill()
             return True
-        if isinstance(error, Expired) or (isinstance(error, NotFound) and "register it again" in str(error)):
+        if isinstance(error, Expired | NotRegistered):
             self.rejoin()
             return True
         return False
@@ -187,6 +187,7 @@ class Process:
         self._rejoins += 1
         self.nonce = f"{self.nonce.split('.')[0]}.{self._rejoins}"
         self.incarnation, self.lease_until = 0, 0.0
+        self._errands.clear()
         self.forget()
         if self.leaving:
             self.kill()

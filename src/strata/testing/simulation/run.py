@@ -37,6 +37,7 @@ from strata.testing.simulation.violation import Violation
 
 HISTORY_KEPT = 4000
 FULL_CHECK_SECONDS = 15.0
+OPERATOR = "operator"
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -74,6 +75,7 @@ class Simulation:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.seed = plan.seed % 2**32  # what datasets are shuffled with; a run's own seed may be any number
         self.rng = Random(f"run {plan.seed}")
         self.loop = VirtualLoop()
         self.network = Network(self.loop, Random(f"net {plan.seed}"), plan.chaos)
@@ -96,14 +98,16 @@ class Simulation:
         self.versions = [freerun.SHARDS_PER_WORKER * freerun.SHARD * len(self.freerun) + 7]
         keep = JobSettings(retention=Retention(keep_count=3))
         carry = JobSettings(barriers="shrink", recovery="carry_on", retention=Retention(keep_count=2))
-        self.operate(JobConfigureRequested(lockstep.JOB, keep))
-        self.operate(JobConfigureRequested(freerun.JOB, carry))
-        self.operate(
-            DatasetRegisterRequested(
-                lockstep.JOB, lockstep.DATASET, lockstep.TOTAL, lockstep.SHARD, shuffle=True, seed=self.plan.seed
-            )
+        tokens = DatasetRegisterRequested(
+            lockstep.JOB, lockstep.DATASET, lockstep.TOTAL, lockstep.SHARD, shuffle=True, seed=self.seed
         )
-        self.register_pages()
+        for event in (
+            JobConfigureRequested(lockstep.JOB, keep),
+            JobConfigureRequested(freerun.JOB, carry),
+            tokens,
+            self.pages(),
+        ):
+            self.host.receive(self.host.boot, event, None)
         for worker in [*self.lockstep, *self.freerun]:
             self.loop.after(self.rng.random(), self.spawn, worker)
         for fault in self.plan.faults:
@@ -113,24 +117,24 @@ class Simulation:
     def freerun_total(self, version: int) -> int:
         return self.versions[version - 1]
 
-    def register_pages(self) -> None:
-        event = DatasetRegisterRequested(
+    def pages(self) -> DatasetRegisterRequested:
+        """The newest version of the dataset that the free-running job reads."""
+        return DatasetRegisterRequested(
             freerun.JOB,
             freerun.DATASET,
             self.versions[-1],
             freerun.SHARD,
             shuffle=True,
-            seed=self.plan.seed,
+            seed=self.seed,
             order="affinity",
-            new_version=True,
+            replaces=len(self.versions) - 1 or None,
         )
-        self.operate(event)
 
     def _elastic(self, epoch: int) -> ElasticOrder:
         layout = ShardLayout(lockstep.TOTAL, lockstep.SHARD)
         return ElasticOrder(
             layout,
-            self.plan.seed,
+            self.seed,
             epoch,
             True,
             lockstep.BATCH,
@@ -172,7 +176,7 @@ class Simulation:
     def operate(self, event: Event, tries: int = 20) -> None:
         """An operator's request: sent until it is answered."""
         answered: list[Any] = []
-        self.host.receive(self.host.boot, event, answered.append)
+        self.network.send(OPERATOR, self.host.receive, self.host.boot, event, answered.append)
         self.loop.after(1.0, self._operate_again, event, answered, tries - 1)
 
     def _operate_again(self, event: Event, answered: list[Any], tries: int) -> None:
