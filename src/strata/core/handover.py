@@ -90,12 +90,13 @@ def _revoke(turn: Turn, job: Job, dataset: Dataset, before: View, after: View) -
     old = ownerships.of(job.job, dataset, before).owners()
     new = ownerships.of(job.job, dataset, after).owners()
     moved = np.flatnonzero(old != new)
-    _give_back(turn, job, dataset, {shard: int(new[shard]) for shard in moved.tolist() if shard in dataset.held})
+    held = dict(dataset.held)  # whoever only awaited a shard has nothing to give up
+    _give_back(turn, job, dataset, {shard: int(new[shard]) for shard in moved.tolist() if shard in held})
     for rank in np.unique(old[moved]).tolist():
         holder = job.world.at_rank(rank)
         if holder is not None:
             shards = _unfinished(dataset, moved[old[moved] == rank].tolist())
-            revoked = [shard for shard in shards if shard not in dataset.held]
+            revoked = [shard for shard in shards if shard not in held]
             if revoked:
                 turn.record(ShardsRevoked(job.job, dataset.dataset, holder.worker, flat(revoked)))
 

@@ -228,6 +228,16 @@ def test_a_late_acknowledgement_does_not_give_up_a_shard_that_was_granted_again(
     assert assigned(cluster, w2).granted == taken
 
 
+def test_who_only_awaited_a_shard_has_nothing_to_give_up() -> None:
+    cluster = Cluster()
+    (w0,) = cluster.open_world(1)
+    cluster.add_dataset()
+    w1 = cluster.register("w1")
+    cluster.send(DrainRequested(JOB, "w1"))
+    assert assigned(cluster, w1).revoked == []
+    assert assigned(cluster, w0).granted == ALL
+
+
 def test_what_was_read_beyond_a_cursor_is_told_after_a_rollback() -> None:
     cluster, (w0, w1) = affinity_world(2)
     parts = {"w0": {"images": Position(1, 0, [30, 32])}, "w1": {"images": Position(1, 0, [33, 35])}}

@@ -102,7 +102,9 @@ class FreerunTrainer(Process):
             if shard in self.cursors:
                 self._given_up[shard] = self.cursors[shard]
         held = {shard: self._given_up[shard] for shard in answer.revoked if shard in self._given_up}
-        self.cursors = {s: self.cursors.get(s, answer.cursors.get(s, 0)) for s in answer.granted}
+        # A shard may come back before anybody heard how far this worker had read it.
+        began = {s: max(answer.cursors.get(s, 0), self._given_up.get(s, 0)) for s in answer.granted}
+        self.cursors = {s: self.cursors.get(s, cursor) for s, cursor in began.items()}
         self._given_up = {s: cursor for s, cursor in self._given_up.items() if s not in self.cursors}
         self.reported = {s: answer.cursors.get(s, 0) for s in answer.granted}
         self._beyond = {s: RangeSet.from_flat(ranges) for s, ranges in answer.beyond.items()}

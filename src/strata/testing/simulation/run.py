@@ -29,7 +29,7 @@ from strata.testing.simulation.host import Host
 from strata.testing.simulation.lockstep import LockstepTrainer
 from strata.testing.simulation.loop import VirtualLoop
 from strata.testing.simulation.network import Network
-from strata.testing.simulation.plan import WORKER_FAULTS, Fault, Plan
+from strata.testing.simulation.plan import HEAL_SHARE, WORKER_FAULTS, Fault, Plan
 from strata.testing.simulation.process import Process
 from strata.testing.simulation.store import Store
 from strata.testing.simulation.story import tell
@@ -113,6 +113,7 @@ class Simulation:
         for fault in self.plan.faults:
             self.loop.after(fault.at, self._strike, fault)
         self.loop.after(FULL_CHECK_SECONDS, self._check_in_full)
+        self.loop.after(self.plan.seconds * HEAL_SHARE, self._staff)
 
     def freerun_total(self, version: int) -> int:
         return self.versions[version - 1]
@@ -191,10 +192,20 @@ class Simulation:
         self.note("fault", f"{fault.kind.replace('_', ' ')} of {whom}, {fault.seconds:.1f} s")
         STRIKES[fault.kind](self, worker, fault)
 
+    def _staff(self) -> None:
+        """When the faults are over, the scheduler sees to it that everybody is there again."""
+        for worker in [*self.lockstep, *self.freerun]:
+            if self.current(worker) is None:
+                self.spawn(worker)
+        self.loop.after(3.0, self._staff)
+
     def respawn(self, worker: str) -> None:
-        """Start a process under this name unless one is alive."""
-        if self.current(worker) is None:
+        """Start a process under this name unless one is alive; one that is about to leave is waited for."""
+        there = self.current(worker)
+        if there is None:
             self.spawn(worker)
+        elif there.leaving:
+            self.loop.after(2.0, self.respawn, worker)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
