@@ -18,6 +18,7 @@ PUBLIC_NAMES = [
     "Fenced",
     "InvalidInput",
     "NotFound",
+    "NotRegistered",
     "Refused",
     "ShardAssignment",
     "ShardManager",

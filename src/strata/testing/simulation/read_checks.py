@@ -137,6 +137,8 @@ class ReadChecks:
             return
         self._reported, self._departed = {}, RangeSet()
         seen = self._reads.pop((record.version, record.epoch - 1))
+        if record.consumed != len(seen) and "are consumed" in record.reason:
+            raise Violation("samples", f"epoch {record.epoch - 1} ended after {record.consumed} of {len(seen)} samples")
         if record.consumed == len(seen):
             self.proven += 1
             if not (seen == 1).all():
