@@ -606,3 +606,11 @@ def test_a_shard_never_has_two_live_holders_and_none_is_forgotten(
         unfinished = {shard for shard in ALL if remaining(cluster.dataset(), [shard])}
         assert unfinished <= set(held) or not cluster.job.world.view.slots, "a shard has no holder"
     cluster.replay()
+
+
+def test_an_epoch_with_one_sample_left_is_not_over() -> None:
+    cluster, (w0,) = affinity_world(1)
+    report(cluster, w0, dict.fromkeys(ALL, 10) | {ALL[-1]: 9})
+    assert cluster.dataset().epoch == 0
+    report(cluster, w0, {ALL[-1]: 10})
+    assert cluster.dataset().epoch == 1
