@@ -17,7 +17,7 @@ from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
 
 SEEDS, WORKERS = 1_000, 50
-LARGE, FAILURES = 10_000, 1_000
+LARGE, LARGE_SECONDS, FAILURES = 10_000, 90.0, 1_000
 RUNS = 5
 
 
@@ -42,7 +42,7 @@ def _seeds() -> Table:
 
 
 def _large() -> Table:
-    result = Simulation(Plan.of(1, LARGE, faults=FAILURES)).run()
+    result = Simulation(Plan.of(1, LARGE, LARGE_SECONDS, FAILURES)).run()
     _check([result])
     rate = result.events_per_second
     return Table(
