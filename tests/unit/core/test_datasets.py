@@ -16,6 +16,7 @@ from strata.core.events import (
     Position,
     ProgressReported,
     RevocationAcknowledged,
+    RollBackRequested,
 )
 from strata.core.progress import remaining
 from strata.core.records import EpochAdvanced, ProgressMade, ShardsReissued
@@ -614,3 +615,31 @@ def test_an_epoch_with_one_sample_left_is_not_over() -> None:
     assert cluster.dataset().epoch == 0
     report(cluster, w0, {ALL[-1]: 10})
     assert cluster.dataset().epoch == 1
+
+
+def test_nothing_counts_between_a_rollback_and_the_recovery() -> None:
+    cluster, workers = affinity_world(2)
+    w0 = workers[0]
+    cluster.save(workers, step=10)
+    cluster.send(RollBackRequested(JOB, 10, cluster.generation))
+    shard = assigned(cluster, w0).granted[0]
+    with pytest.raises(StaleGeneration, match="rolled back"):
+        report(cluster, w0, {shard: 5})
+    with pytest.raises(StaleGeneration, match="rolled back"):
+        advance(cluster, 0, point=cluster.job.points)
+    assert cluster.dataset().consumed.count == 0
+
+
+def test_a_save_holds_what_its_part_says_though_the_worker_reported_more() -> None:
+    cluster, (w0,) = affinity_world(1)
+    report(cluster, w0, {0: 9})
+    cluster.save([w0], step=1, positions={"w0": {"images": Position(1, 0, [0, 5])}})
+    cluster.recover(w0)
+    assert cluster.dataset().consumed.to_flat() == [0, 5]
+
+
+def test_an_acknowledgement_for_an_epoch_to_come_is_refused() -> None:
+    cluster, (w0, _) = affinity_world(2)
+    late = {"dataset": "images", "version": 1, "epoch": 1, "point": cluster.job.points, "generation": 99}
+    with pytest.raises(Refused, match="is in epoch 0, the report is about epoch 1"):
+        cluster.from_worker(RevocationAcknowledged, w0, **late, shards=[], cursors={})

@@ -1,7 +1,7 @@
 """Durable and volatile state by themselves: bounds, limits, and what a pause gives back."""
 
 from strata.core.events import EpochAdvanceRequested
-from strata.core.state import SKIPPED_KEPT, Dataset, Job
+from strata.core.state import SKIPPED_KEPT, Attempt, Dataset, Job, Member
 from strata.core.volatile import OpenRound, Volatile
 from tests.unit.core.cluster import JOB, Cluster
 
@@ -36,3 +36,19 @@ def test_a_pause_gives_back_the_time_but_never_more_than_a_lease() -> None:
     assert job.leases == {"silent": 52.0, "just heard": 60.0}
     assert (job.attempt_deadlines, job.manifest_deadlines, job.unlinked_until) == ({1: 60.0}, {1: 61.0}, {2: 62.0})
     assert job.rounds["epoch"].deadline == 70.0
+
+
+def test_equal_states_have_equal_bytes_in_whatever_order_they_came_about() -> None:
+    first, second = Cluster(), Cluster()
+    for cluster, names in ((first, ("texts", "images")), (second, ("images", "texts"))):
+        for name in names:
+            cluster.add_dataset(name)
+    assert first.machine.snapshot() == second.machine.snapshot()
+
+
+def test_an_attempt_waits_for_the_very_process_it_was_frozen_with() -> None:
+    attempt = Attempt(1, 0, 10, 0, 1, 1, {0: ("w0", 1), 1: ("", 0)}, [], {})
+    assert attempt.awaits(Member("w0", 1, "n", 0, "live", ""))
+    assert not attempt.awaits(Member("w0", 2, "n", 0, "live", ""))
+    assert attempt.awaits(Member("w1", 7, "n", 1, "live", ""))
+    assert not attempt.awaits(Member("w2", 3, "n", 2, "live", ""))
