@@ -6,7 +6,7 @@ epoch:    0 ──consumed, or asked for──▶ 1 ──▶ 2 …     a compar
 
 from strata.core.effects import DatasetInfo, Done, EpochNow
 from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested
-from strata.core.ids import check_bool, check_id, check_int, check_text
+from strata.core.ids import check_id, check_int
 from strata.core.ownership import STRATEGIES
 from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
 from strata.core.state import Dataset, Job, Proof, State
@@ -18,7 +18,6 @@ MAX_SHARDS = 10_000_000
 MAX_SAMPLES = 2**62
 MAX_SEED = 2**63 - 1
 PROOFS_KEPT = 64
-MAX_TEXT = 4096
 
 rules = Rules()
 
@@ -60,17 +59,14 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
 
 
 def check_dataset(event: DatasetRegisterRequested) -> None:
-    """Refuse what is wrong in itself."""
+    """Refuse what is wrong in itself; that the fields have their types was seen to."""
     check_id(event.job, "job_id")
     check_id(event.dataset, "dataset_id")
     check_int(event.total_samples, "total_samples", least=1)
     if event.total_samples > MAX_SAMPLES:
         raise InvalidInput(f"total_samples must be at most {MAX_SAMPLES}, not {event.total_samples}")
     check_int(event.shard_size, "shard_size", least=1)
-    check_bool(event.shuffle, "shuffle")
     check_int(event.seed, "seed", least=-MAX_SEED - 1, most=MAX_SEED)
-    for text, what in ((event.path, "path"), (event.format, "format")):
-        check_text(text, what, most=MAX_TEXT)
     if event.strategy not in STRATEGIES:
         raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, not {event.strategy!r}")
     if event.order not in ORDERS:

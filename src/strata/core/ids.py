@@ -38,12 +38,3 @@ def check_bool(value: object, what: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{what} must be True or False, not {type(value).__name__} ({value!r})")
     return value
-
-
-def check_text(value: object, what: str, *, most: int) -> str:
-    """The text itself, or InvalidInput."""
-    if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
-    if len(value) > most:
-        raise InvalidInput(f"{what} has {len(value)} characters; at most {most} are kept")
-    return value

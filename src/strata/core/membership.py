@@ -32,7 +32,6 @@ from strata.core.records import (
     WorkersForgotten,
     WorldDeclared,
 )
-from strata.core.settings import JobSettings
 from strata.core.state import GONE, Job, Member, State, World
 from strata.core.turn import Rules, Turn
 from strata.core.views import View
@@ -66,8 +65,6 @@ def on_started(turn: Turn, event: CoordinatorStarted) -> None:
 @rules.handles(JobConfigureRequested)
 def on_configure(turn: Turn, event: JobConfigureRequested) -> None:
     check_id(event.job, "job_id")
-    if not isinstance(event.settings, JobSettings):
-        raise InvalidInput(f"settings must be JobSettings, not {type(event.settings).__name__}")
     job = turn.opened(event.job)
     if job.settings != event.settings:
         turn.record(JobConfigured(event.job, event.settings))

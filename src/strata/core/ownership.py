@@ -12,7 +12,6 @@ from strata.core.views import View
 from strata.errors import InvalidInput
 
 STRATEGIES = ("slots-v1", "ring-v1")
-RING_VIRTUAL_NODES = 150
 
 
 class RankOwnership(Protocol):
@@ -56,7 +55,7 @@ class RingRanks:
     """ring-v1 told in ranks: a node's name is its rank in decimal, so ownership depends on who is there alone."""
 
     def __init__(self, shard_count: int, seed: int, view: View) -> None:
-        ring = Ring([str(rank) for rank in view.ranks], RING_VIRTUAL_NODES)
+        ring = Ring([str(rank) for rank in view.ranks])
         ranks = np.array([int(name) for name in ring.names], np.int64)
         self._owners = ranks[ring.owners(shard_count, seed)] if len(ranks) else np.full(shard_count, -1, np.int64)
 

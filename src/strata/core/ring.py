@@ -20,6 +20,7 @@ from strata.errors import InvalidInput
 ALGORITHM = "ring-v1"
 
 VIRTUAL_NODES = 150
+"""Of a dataset with ring-v1, for ever: another number would move its shards."""
 MAX_VIRTUAL_NODES = 65_536
 
 Nodes = NDArray[np.int64]

@@ -47,7 +47,7 @@ def partition(sim: Simulation, worker: str, fault: Fault) -> None:
 def leave(sim: Simulation, worker: str, fault: Fault) -> None:
     process = sim.current(worker)
     if process is not None and process.incarnation and not process.leaving:
-        process._run(process.leave, ())
+        process.run(process.leave, ())
         sim.loop.after(fault.seconds + 5.0, sim.respawn, worker)
 
 

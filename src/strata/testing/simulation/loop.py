@@ -8,11 +8,10 @@ from typing import Any
 class VirtualLoop:
     """A clock that jumps from one callback to the next."""
 
-    __slots__ = ("_heap", "_sequence", "now", "ran")
+    __slots__ = ("_heap", "_sequence", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ran = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
 
@@ -25,6 +24,5 @@ class VirtualLoop:
         heap = self._heap
         while heap and heap[0][0] <= until:
             self.now, _, call, args = heappop(heap)
-            self.ran += 1
             call(*args)
         self.now = until

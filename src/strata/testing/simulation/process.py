@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from strata.core.effects import (
-    AbandonAttempt,
     Alive,
     BarrierVerdict,
     BreakBarrier,
@@ -75,9 +74,10 @@ class Process:
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
         """A timer of this process: it does not fire when dead, and late when hung."""
-        self.sim.loop.after(seconds, self._run, call, args)
+        self.sim.loop.after(seconds, self.run, call, args)
 
-    def _run(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def run(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Do it now if the process runs, when it wakes if it hangs, never if it is dead."""
         if not self.alive:
             return
         if self.hung:
@@ -108,7 +108,7 @@ class Process:
         self.hung = False
         backlog, self._backlog = self._backlog, []
         for call, args in backlog:
-            self._run(call, args)
+            self.run(call, args)
 
     def kill(self) -> None:
         self.alive = False
@@ -143,7 +143,7 @@ class Process:
         host = self.sim.host
 
         def respond(answer: Any) -> None:
-            self.sim.network.send(self.worker, self._run, self._answered, (number, answer))
+            self.sim.network.send(self.worker, self.run, self._answered, (number, answer))
 
         self.sim.network.send(self.worker, host.receive, host.boot, event, respond)
 
@@ -329,11 +329,6 @@ class Process:
             released = isinstance(effect, ReleaseBarrier)
             verdict = BarrierVerdict(effect.barrier, effect.round, released, effect.reason)
             self._verdict(effect.barrier, effect.arrivals[self.worker], verdict)
-        elif isinstance(effect, AbandonAttempt):
-            self.abandoned(effect.attempt)
-
-    def abandoned(self, attempt: int) -> None:
-        """The attempt this process wrote a part for is of no use any more."""
 
     def stale(self, answer: Any) -> bool:
         return isinstance(answer, StaleGeneration)

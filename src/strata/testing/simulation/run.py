@@ -166,7 +166,7 @@ class Simulation:
     def _push(self, worker: str, effect: Effect) -> None:
         for process in self.processes.get(worker, ()):
             if process.alive:
-                self.network.send(worker, process._run, process.pushed, (effect,))
+                self.network.send(worker, process.run, process.pushed, (effect,))
 
     def note(self, who: str, what: str | Record) -> None:
         """One line of the history; records are put into words only when somebody reads it."""

@@ -1,0 +1,319 @@
+"""Recovery points and lineages: where everybody goes on after a loss, damage, or a rollback."""
+
+import pytest
+
+from strata.core.effects import AbandonAttempt, Begun, Done, Errand, FinishFirst, LineageNow, RecoveryPoint
+from strata.core.records import RecoveryPointSet
+from strata.errors import NotFound, Refused, StaleGeneration
+from tests.unit.core.cluster import Cluster
+from tests.unit.core.saves import damage, roll_back, statuses
+
+# -- recovery --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_checkpoint_everybody_starts_at_the_beginning() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    point = cluster.recover(w0)
+    assert (point.attempt, point.step, point.epoch, point.lineage) == (0, -1, 0, 0)
+    assert cluster.recover(w1) == point
+
+
+def test_everybody_in_a_generation_is_given_the_same_point() -> None:
+    cluster = Cluster()
+    workers = cluster.world(3)
+    cluster.save(workers, step=10, epoch=2)
+    expected = RecoveryPoint(3, 0, 1, 10, 2, "generation 3: w1 was the first to ask", (0, 1, 2), 1)
+    assert [cluster.recover(workers[rank]) for rank in (1, 0, 2)] == [expected] * 3
+    cluster.restart()
+    assert cluster.recover(workers[0]) == expected
+    assert len(cluster.recorded(RecoveryPointSet)) == 1
+
+
+def test_an_open_attempt_is_no_recovery_point_and_is_abandoned() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    cluster.save(workers, step=10)
+    cluster.begin(w0, step=20)
+    cluster.ack(w0, 2)
+    assert cluster.recover(w1).step == 10
+    assert statuses(cluster) == {1: "committed"}
+
+
+def test_a_decided_attempt_is_finished_first() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    attempt = cluster.decide(workers, step=10)
+    for who in workers:
+        assert cluster.recover(who) == FinishFirst(Errand("put_manifest", attempt, step=10))
+    cluster.put(w1, attempt)
+    assert cluster.recover(w0).step == 10
+
+
+def test_an_incomplete_world_waits_for_its_ranks() -> None:
+    cluster = Cluster()
+    w0 = cluster.register("w0", rank=0, world_size=3)
+    with pytest.raises(Refused, match="nobody is registered for ranks 1, 2") as refusal:
+        cluster.recover(w0)
+    assert refusal.value.retry
+    cluster.register("w1", rank=1, world_size=3)
+    with pytest.raises(Refused, match="nobody is registered for rank 2"):
+        cluster.recover(w0)
+    cluster.register("w2", rank=2, world_size=3)
+    assert cluster.recover(w0).ranks == (0, 1, 2)
+
+
+def test_the_survivors_recover_without_the_lost() -> None:
+    cluster = Cluster()
+    workers = w0, w1, w2 = cluster.world(3)
+    cluster.save(workers, step=10)
+    cluster.recover(w0)
+    cluster.leave(w1)
+    point = cluster.recover(w2)
+    assert (point.step, point.ranks, point.generation) == (10, (0, 2), cluster.generation)
+    assert cluster.recover(w0) == point
+
+
+def test_asking_again_takes_everybody_back() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    first = cluster.recover(w0)
+    cluster.recover(w1)
+    cluster.save(workers, step=10)
+    again = cluster.recover(w0, generation=first.generation)
+    assert again.generation == first.generation + 1
+    assert again.step == 10
+    assert cluster.recover(w1, generation=first.generation) == again
+
+
+def test_a_retried_question_takes_nobody_back_twice() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    first = cluster.recover(w0)
+    again = cluster.recover(w0, generation=first.generation)
+    assert cluster.recover(w0, generation=first.generation) == again
+    assert cluster.generation == again.generation
+
+
+def test_a_new_process_that_asks_twice_takes_nobody_back() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    assert cluster.recover(w0) == cluster.recover(w0)
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def test_damage_of_the_recovery_point_yields_a_new_point_and_lineage_for_all() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    cluster.save(workers, step=10)
+    broken = cluster.save(workers, step=20)
+    stale = cluster.recover(w0)
+    assert stale.attempt == broken
+    assert damage(cluster, w0, broken) == Done()
+    assert cluster.heartbeat(w1).generation == stale.generation + 1
+    point = cluster.recover(w1, generation=stale.generation)
+    assert (point.step, point.attempt, point.lineage) == (10, 1, 1)
+    assert cluster.recover(w0, generation=stale.generation) == point
+
+
+def test_damage_found_twice_is_one_damage() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    cluster.save(workers, step=10)
+    cluster.recover(w0)
+    damage(cluster, w0, 1)
+    generation = cluster.generation
+    damage(cluster, w1, 1)
+    assert cluster.generation == generation
+
+
+def test_damage_of_everything_leads_back_to_the_beginning() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    for step in (10, 20):
+        damage(cluster, w1, cluster.save(workers, step=step))
+    point = cluster.recover(w0)
+    assert (point.step, point.attempt, point.lineage) == (-1, 0, 1)
+    assert cluster.begin(w0, step=10) == Begun(3, 1, 10, "open")
+
+
+def test_damage_of_a_checkpoint_that_is_not_the_point_disturbs_nobody() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    cluster.recover(w0)
+    attempt = cluster.save(workers, step=10)
+    generation = cluster.generation
+    damage(cluster, w1, attempt)
+    assert cluster.generation == generation
+    assert cluster.begin(w0, step=20).attempt == 2
+
+
+def test_an_open_attempt_cannot_be_damaged() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    cluster.begin(w0, step=10)
+    with pytest.raises(Refused, match="attempt 1 is still being written"):
+        damage(cluster, w0, 1)
+
+
+def test_the_step_of_a_damaged_checkpoint_is_not_begun_again_in_its_lineage() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    damage(cluster, w0, cluster.save(workers, step=10))
+    with pytest.raises(Refused):
+        cluster.begin(w1, step=10)
+
+
+def test_damaged_checkpoints_go_too_and_their_step_is_not_used_again() -> None:
+    cluster = Cluster()
+    cluster.configure(keep_count=1)
+    workers = w0, _ = cluster.world(2)
+    broken = cluster.save(workers, step=10)
+    damage(cluster, w0, broken)
+    cluster.save(workers, step=20)
+    assert cluster.job.attempts[broken].status == "doomed"
+    assert cluster.job.lineages[0].tip == 20
+
+
+# -- lineages --------------------------------------------------------------------------------------------------------
+
+
+def test_rolling_back_starts_a_lineage_and_a_generation() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step)
+    generation = cluster.generation
+    assert roll_back(cluster, 10) == LineageNow(1, generation + 1, 10)
+    point = cluster.recover(w0)
+    assert (point.step, point.lineage, point.attempt) == (10, 1, 1)
+
+
+def test_rolling_back_twice_is_rolling_back_once() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.save(workers, step=10)
+    generation = cluster.generation
+    answer = roll_back(cluster, 10, generation)
+    before = cluster.machine.snapshot()
+    assert roll_back(cluster, 10, generation) == answer
+    assert cluster.machine.snapshot() == before
+
+
+def test_rolling_back_from_another_generation_is_stale() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.save(workers, step=10)
+    with pytest.raises(StaleGeneration, match="look again, then decide"):
+        roll_back(cluster, 10, cluster.generation - 1)
+
+
+def test_only_a_committed_step_can_be_rolled_back_to() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.save(workers, step=10)
+    cluster.begin(workers[0], step=20)
+    with pytest.raises(NotFound, match=r"no committed checkpoint of step 20 to roll back to; there are \[10\]"):
+        roll_back(cluster, 20)
+
+
+def test_rolling_back_waits_for_a_decided_checkpoint_and_abandons_an_open_one() -> None:
+    cluster = Cluster(saves="skip")
+    workers = w0, _ = cluster.world(2)
+    cluster.save(workers, step=10)
+    attempt = cluster.decide(workers, step=20)
+    with pytest.raises(Refused, match="once it is committed") as refusal:
+        roll_back(cluster, 10)
+    assert refusal.value.retry
+    cluster.put(w0, attempt)
+    cluster.begin(w0, step=30)
+    roll_back(cluster, 10)
+    assert cluster.effect(AbandonAttempt).reason == "rolled back to step 10"
+
+
+def test_the_latest_follows_the_lineage_and_not_the_largest_step() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step)
+    roll_back(cluster, 10)
+    cluster.recover(w0)
+    retrained = cluster.save(workers, step=20)
+    cluster.leave(w1)
+    point = cluster.recover(w0)
+    assert (point.step, point.attempt, point.lineage) == (20, retrained, 1)
+
+
+def test_a_step_occurs_once_in_each_lineage() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    for step in (10, 20):
+        cluster.save(workers, step=step)
+    for _ in range(3):
+        roll_back(cluster, 10)
+        cluster.recover(w0)
+        cluster.save(workers, step=20)
+    places = [(attempt.lineage, attempt.step) for attempt in cluster.job.attempts.values()]
+    assert sorted(places) == [(0, 10), (0, 20), (1, 20), (2, 20), (3, 20)]
+
+
+def test_what_a_lineage_left_behind_is_invisible_to_it() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step)
+    roll_back(cluster, 10)
+    for hidden in (20, 30):
+        with pytest.raises(NotFound, match=f"no committed checkpoint of step {hidden}"):
+            roll_back(cluster, hidden)
+    assert roll_back(cluster, 10).lineage == 2
+
+
+def test_a_lineage_sees_what_its_ancestors_had_before_it_began() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step)
+    roll_back(cluster, 20)
+    for who in workers:
+        cluster.recover(who)
+    cluster.save(workers, step=25)
+    roll_back(cluster, 25)
+    assert roll_back(cluster, 10).lineage == 3
+    assert cluster.recover(w0).step == 10
+
+
+def test_an_operator_may_roll_back_to_where_damage_led_before() -> None:
+    cluster = Cluster()
+    workers = w0, w1 = cluster.world(2)
+    cluster.save(workers, step=10)
+    broken = cluster.save(workers, step=20)
+    cluster.recover(w0)
+    damage(cluster, w0, broken)
+    for who in (w0, w1):
+        assert cluster.recover(who).lineage == 1
+    cluster.save(workers, step=30)
+    assert roll_back(cluster, 10).lineage == 2
+    assert cluster.recover(w0).step == 10
+
+
+def test_a_thousand_rollbacks_are_as_sound_as_one() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    cluster.save(workers, step=10)
+    for number in range(1, 1101):
+        assert roll_back(cluster, 10).lineage == number
+    assert cluster.recover(w0).step == 10
+
+
+def test_nobody_saves_between_a_rollback_and_the_recovery() -> None:
+    cluster = Cluster()
+    workers = w0, _ = cluster.world(2)
+    for step in (10, 20):
+        cluster.save(workers, step=step)
+    roll_back(cluster, 10)
+    with pytest.raises(StaleGeneration, match="must recover before it saves again"):
+        cluster.begin(w0, step=30)
+    assert cluster.recover(w0).step == 10
