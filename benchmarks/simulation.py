@@ -12,7 +12,7 @@ from strata.core.events import (
     RegisterRequested,
 )
 from strata.core.machine import Machine
-from strata.testing.simulation.many import run_many
+from strata.testing.simulation.many import collect_rarely, run_many
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
 
@@ -42,6 +42,7 @@ def _seeds() -> Table:
 
 
 def _large() -> Table:
+    collect_rarely()
     result = Simulation(Plan.of(1, LARGE, LARGE_SECONDS, FAILURES)).run()
     _check([result])
     rate = result.events_per_second

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from strata.errors import InvalidInput
-from strata.testing.simulation.many import run_many
+from strata.testing.simulation.many import collect_rarely, run_many
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
 from strata.testing.simulation.shrink import shrink
@@ -68,6 +68,7 @@ def _progress(console: Console) -> Progress:
 
 
 def _run_one(plan: Plan, console: Console) -> list[Result]:
+    collect_rarely()
     simulation = Simulation(plan)
     with _progress(console) as progress:
         task = progress.add_task(f"{plan.workers:,} workers", total=round(plan.seconds), note="virtual seconds")
