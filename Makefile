@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SERVERS := $(VENV)/servers/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long lint format bench clean
@@ -14,11 +15,11 @@ help: ## Show this list
 demo: $(READY) ## Watch Strata work
 	@$(BIN)/strata demo
 
-test: $(READY) ## Run the tests (ARGS="-k barrier" passes options to pytest)
-	@$(BIN)/pytest -n 2 $(ARGS)
+test: $(READY) $(SERVERS) ## Run the tests (ARGS="-k barrier" passes options to pytest)
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
-test-long: $(READY) ## Run the tests that take minutes
-	@STRATA_TEST_PROFILE=long $(BIN)/pytest -n 2 -m long $(ARGS)
+test-long: $(READY) $(SERVERS) ## Run the tests that take minutes
+	@STRATA_TEST_PROFILE=long $(BIN)/pytest -n 2 --dist loadgroup -m long $(ARGS)
 
 lint: $(READY) ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .
@@ -42,4 +43,11 @@ $(READY): pyproject.toml constraints.txt
 		echo "Strata needs Python 3.11 or newer, and '$(PYTHON)' is not that. Name one: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Setting up $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Test servers that come as npm packages. Without npm their tests skip, except in CI, where they fail.
+$(SERVERS): tests/servers/package.json tests/servers/package-lock.json
+	@mkdir -p $(@D) && cp $^ $(@D)
+	@if command -v npm >/dev/null; then npm ci --silent --no-audit --no-fund --ignore-scripts --prefix $(@D); \
+	else echo "npm is missing: the tests of Azure storage will skip" >&2; fi
 	@touch $@

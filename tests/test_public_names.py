@@ -11,20 +11,37 @@ import dtruntime
 import strata
 
 PUBLIC_NAMES = [
+    "AccessDenied",
+    "AzureStorage",
     "BarrierFailed",
+    "BlockingStorage",
     "Conflict",
     "EpochCoordinator",
     "Expired",
     "Fenced",
+    "GCSStorage",
     "InvalidInput",
+    "LocalStorage",
+    "MemoryStorage",
     "NotFound",
     "NotRegistered",
+    "ObjectChanged",
+    "ObjectCorrupt",
+    "ObjectExists",
+    "ObjectNotFound",
     "Refused",
+    "S3Storage",
     "ShardAssignment",
     "ShardManager",
     "StaleGeneration",
+    "StorageBackend",
+    "StorageError",
+    "StorageFull",
+    "StorageOptions",
+    "StorageUnavailable",
     "StrataError",
     "Superseded",
+    "open_storage",
 ]
 
 HEAVY = {"boto3", "grpc", "msgspec", "numpy", "obstore", "torch"}

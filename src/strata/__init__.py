@@ -9,41 +9,76 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
+    "AzureStorage",
     "BarrierFailed",
+    "BlockingStorage",
     "Conflict",
     "EpochCoordinator",
     "Expired",
     "Fenced",
+    "GCSStorage",
     "InvalidInput",
+    "LocalStorage",
+    "MemoryStorage",
     "NotFound",
     "NotRegistered",
+    "ObjectChanged",
+    "ObjectCorrupt",
+    "ObjectExists",
+    "ObjectNotFound",
     "Refused",
+    "S3Storage",
     "ShardAssignment",
     "ShardManager",
     "StaleGeneration",
+    "StorageBackend",
+    "StorageError",
+    "StorageFull",
+    "StorageOptions",
+    "StorageUnavailable",
     "StrataError",
     "Superseded",
+    "open_storage",
 ]
 
 _HOMES = {
+    "AccessDenied": "strata.errors",
+    "AzureStorage": "strata.storage.azure",
     "BarrierFailed": "strata.errors",
+    "BlockingStorage": "strata.storage.blocking",
     "Conflict": "strata.errors",
     "EpochCoordinator": "strata.sharding",
     "Expired": "strata.errors",
     "Fenced": "strata.errors",
+    "GCSStorage": "strata.storage.gcs",
     "InvalidInput": "strata.errors",
+    "LocalStorage": "strata.storage.local",
+    "MemoryStorage": "strata.storage.memory",
     "NotFound": "strata.errors",
     "NotRegistered": "strata.errors",
+    "ObjectChanged": "strata.errors",
+    "ObjectCorrupt": "strata.errors",
+    "ObjectExists": "strata.errors",
+    "ObjectNotFound": "strata.errors",
     "Refused": "strata.errors",
+    "S3Storage": "strata.storage.s3",
     "ShardAssignment": "strata.sharding",
     "ShardManager": "strata.sharding",
     "StaleGeneration": "strata.errors",
+    "StorageBackend": "strata.storage.backend",
+    "StorageError": "strata.errors",
+    "StorageFull": "strata.errors",
+    "StorageOptions": "strata.storage.backend",
+    "StorageUnavailable": "strata.errors",
     "StrataError": "strata.errors",
     "Superseded": "strata.errors",
+    "open_storage": "strata.storage.urls",
 }
 
 if TYPE_CHECKING:
     from strata.errors import (
+        AccessDenied,
         BarrierFailed,
         Conflict,
         Expired,
@@ -51,12 +86,27 @@ if TYPE_CHECKING:
         InvalidInput,
         NotFound,
         NotRegistered,
+        ObjectChanged,
+        ObjectCorrupt,
+        ObjectExists,
+        ObjectNotFound,
         Refused,
         StaleGeneration,
+        StorageError,
+        StorageFull,
+        StorageUnavailable,
         StrataError,
         Superseded,
     )
     from strata.sharding import EpochCoordinator, ShardAssignment, ShardManager
+    from strata.storage.azure import AzureStorage
+    from strata.storage.backend import StorageBackend, StorageOptions
+    from strata.storage.blocking import BlockingStorage
+    from strata.storage.gcs import GCSStorage
+    from strata.storage.local import LocalStorage
+    from strata.storage.memory import MemoryStorage
+    from strata.storage.s3 import S3Storage
+    from strata.storage.urls import open_storage
 else:
     # Hidden from type checkers: they would take any misspelt name for one that this function finds.
     def __getattr__(name: str) -> object:

@@ -7,13 +7,22 @@
     ├── Refused             a sound request that the state of the job does not allow; `retry` says whether waiting helps
     ├── StaleGeneration     the world changed since the caller last looked; go through recovery, then ask again
     ├── BarrierFailed       a wait at a barrier ended without a release; names who is missing
-    └── Fenced              the caller is no longer the process it thinks it is
-        ├── Superseded      another process took its name: stop
-        ├── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
-        └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
+    ├── Fenced              the caller is no longer the process it thinks it is
+    │   ├── Superseded      another process took its name: stop
+    │   ├── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
+    │   └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
+    └── StorageError        a storage could not do it; `storage` and `key` say where
+        ├── ObjectNotFound  no such object (also a NotFound)
+        ├── ObjectExists    put-if-absent came second (also a Conflict)
+        ├── ObjectChanged   compare-and-swap found another version (also a Conflict)
+        ├── AccessDenied    the credentials are missing, wrong, or not allowed to do this
+        ├── StorageUnavailable  no answer, or no sense in it, after all retries: later may be better
+        ├── StorageFull     no room: the disk or the quota is used up
+        └── ObjectCorrupt   what is there is not what was written: too short, or its digest differs
 
 Each carries a message for a person (what happened, where, what to do next), a `code` for a program, and `retry`:
-whether the same request may succeed later with nothing else changed. An error means that nothing was changed.
+whether the same request may succeed later with nothing else changed. An error means that nothing was changed, except
+that a storage that stopped answering may have done what it was asked: writing the same again is safe.
 """
 
 from collections.abc import Sequence
@@ -96,3 +105,57 @@ class NotRegistered(Fenced, NotFound):
     """This process is not known here, perhaps because it was forgotten. It may register again, through recovery."""
 
     code = "not_registered"
+
+
+class StorageError(StrataError):
+    """A storage could not do what it was asked; `storage` is its URL, `key` the object's, if there is one."""
+
+    code = "storage"
+
+    def __init__(self, message: str, *, storage: str, key: str = "") -> None:
+        super().__init__(message)
+        self.storage = storage
+        self.key = key
+
+
+class ObjectNotFound(StorageError, NotFound):
+    """There is no such object."""
+
+    code = "object_not_found"
+
+
+class ObjectExists(StorageError, Conflict):
+    """There is such an object already: another writer was first."""
+
+    code = "object_exists"
+
+
+class ObjectChanged(StorageError, Conflict):
+    """The object is no longer the version that was to be replaced."""
+
+    code = "object_changed"
+
+
+class AccessDenied(StorageError):
+    """The credentials are missing, wrong, or do not allow it."""
+
+    code = "access_denied"
+
+
+class StorageUnavailable(StorageError):
+    """The storage did not answer, or not sensibly, within the limits on time and retries."""
+
+    code = "storage_unavailable"
+    retry = True
+
+
+class StorageFull(StorageError):
+    """There is no room left."""
+
+    code = "storage_full"
+
+
+class ObjectCorrupt(StorageError):
+    """What is there is not what was written."""
+
+    code = "object_corrupt"

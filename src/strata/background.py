@@ -1,0 +1,60 @@
+"""One private event loop on one thread, for everything Strata does beside the caller's own code.
+
+Blocking calls hand their coroutine to it, so they work in scripts, under `asyncio.run` and in notebooks alike. It
+starts with the first call, and again in a forked child, where the parent's thread does not exist.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_THREAD = "strata-loop"
+
+
+class _Background:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.thread: threading.Thread | None = None
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        with self.lock:
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self.thread = threading.Thread(target=self.loop.run_forever, name=_THREAD, daemon=True)
+                self.thread.start()
+            return self.loop
+
+
+_background = _Background()
+
+
+def _forget() -> None:
+    global _background  # noqa: PLW0603  the child's own, since no thread of the parent lives in it
+    _background = _Background()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The private loop, running."""
+    return _background.running_loop()
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it on the private loop and wait for its result. An interrupt of the caller cancels it."""
+    if threading.current_thread() is _background.thread:
+        coroutine.close()
+        raise RuntimeError("a blocking call of Strata was made on its own loop thread, where it would wait for itself")
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

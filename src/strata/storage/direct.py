@@ -1,0 +1,266 @@
+"""Bytes to and from a file at the disk's own speed.
+
+Large writes bypass the page cache (O_DIRECT), which wants memory and lengths in whole blocks: what is aligned is
+written from where it lies, what is not passes through a few reused windows, in two lanes, so that one copies while the
+other writes. Where a filesystem has no O_DIRECT the same file goes on with plain writes, synced as it grows, so that
+the last sync has little left to do. Nothing here knows of keys or of atomicity.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+ALIGNMENT = 4096
+WINDOW_BYTES = 8 << 20
+DIRECT_FROM_BYTES = 1 << 20
+SYNC_EVERY_BYTES = 64 << 20
+WINDOWS_KEPT = 8
+
+O_DIRECT = getattr(os, "O_DIRECT", 0)
+
+Block: TypeAlias = NDArray[np.uint8]
+Tick: TypeAlias = Callable[[int], None]
+"""Told how many bytes were written just now. It may raise to stop the writing."""
+
+
+class _Windows:
+    """Aligned memory that is used again: fresh memory costs more than the copy into it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Block] = []
+
+    def take(self) -> Block:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return aligned(WINDOW_BYTES)
+
+    def give(self, window: Block) -> None:
+        with self._lock:
+            if len(self._free) < WINDOWS_KEPT:
+                self._free.append(window)
+
+
+def aligned(size: int) -> Block:
+    """Memory that O_DIRECT can write from."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size]
+
+
+_windows = _Windows()
+
+
+def _forget_windows() -> None:
+    global _windows  # noqa: PLW0603  a lock held by another thread at the fork would stay so in the child
+    _windows = _Windows()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_windows)
+
+
+def sync(fd: int) -> None:
+    """To the medium itself, past the drive's own cache."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        fcntl.fcntl(fd, full)
+    else:
+        os.fsync(fd)
+
+
+class FileSink:
+    """A new, empty file that is filled from the front. Not safe between threads."""
+
+    def __init__(self, fd: int, *, direct: bool) -> None:
+        self.direct = direct and bool(O_DIRECT) and _set_direct(fd, True)
+        self.refused = direct and not self.direct
+        self.size = 0
+        self._fd = fd
+        self._window: Block | None = None
+        self._filled = 0
+        self._unsynced = 0
+
+    def write(self, data: memoryview, tick: Tick) -> None:
+        """Append; it may stay in memory until `finish`."""
+        if not self.direct:
+            self._flush(tick)
+            self._plain(data, self.size, tick)
+            self.size += len(data)
+            return
+        if self._filled:
+            data = self._fill(data, tick)
+        whole = len(data) // ALIGNMENT * ALIGNMENT
+        if whole >= DIRECT_FROM_BYTES:
+            self._in_lanes(data[:whole], tick)
+            self.size += whole
+            data = data[whole:]
+        while len(data):
+            data = self._fill(data, tick)
+
+    def finish(self, tick: Tick) -> None:
+        """Everything written is in the file and on the disk."""
+        self._flush(tick)
+        self.release()
+        sync(self._fd)
+
+    def release(self) -> None:
+        """Give back the memory."""
+        if self._window is not None:
+            _windows.give(self._window)
+            self._window = None
+
+    def _flush(self, tick: Tick) -> None:
+        """The window's bytes into the file: whole blocks, the last one padded, and the padding cut off again."""
+        if not self._filled:
+            return
+        assert self._window is not None
+        padded = -(-self._filled // ALIGNMENT) * ALIGNMENT
+        self._window[self._filled : padded] = 0
+        left = self._filled
+
+        def tick_unpadded(count: int) -> None:
+            nonlocal left
+            count, left = min(count, left), max(0, left - count)
+            tick(count)
+
+        self._put(self._window[:padded], self.size - self._filled, tick_unpadded)
+        os.ftruncate(self._fd, self.size)
+        self._filled = 0
+
+    def _fill(self, data: memoryview, tick: Tick) -> memoryview:
+        if self._window is None:
+            self._window = _windows.take()
+        count = min(len(data), WINDOW_BYTES - self._filled)
+        np.copyto(self._window[self._filled : self._filled + count], np.frombuffer(data[:count], np.uint8))
+        self._filled += count
+        self.size += count
+        if self._filled == WINDOW_BYTES:
+            self._put(self._window, self.size - WINDOW_BYTES, tick)
+            self._filled = 0
+        return data[count:]
+
+    def _in_lanes(self, data: memoryview, tick: Tick) -> None:
+        source = np.frombuffer(data, np.uint8)
+        starts = iter(range(0, len(source), WINDOW_BYTES))
+        take_turns = threading.Lock()
+        errors: list[BaseException] = []
+
+        def lane() -> None:
+            try:
+                while not errors:
+                    with take_turns:
+                        start = next(starts, None)
+                    if start is None:
+                        return
+                    self._put(source[start : start + WINDOW_BYTES], self.size + start, tick)
+            except BaseException as error:  # noqa: BLE001  raised below, in the caller's own thread
+                errors.append(error)
+
+        other = threading.Thread(target=lane, name="strata-disk", daemon=True)
+        if len(source) > WINDOW_BYTES:
+            other.start()
+        lane()
+        if other.ident is not None:
+            other.join()
+        if errors:
+            raise errors[0]
+
+    def _put(self, block: Block, offset: int, tick: Tick) -> None:
+        if not self.direct:
+            self._plain(block.data, offset, tick)
+            return
+        window = None
+        if block.ctypes.data % ALIGNMENT:
+            window = _windows.take()
+            np.copyto(window[: len(block)], block)
+        try:
+            written = os.pwrite(self._fd, (block if window is None else window[: len(block)]).data, offset)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            # It took the flag and now refuses the write: some filesystems do. Nothing was written.
+            _set_direct(self._fd, False)
+            self.direct, self.refused = False, True
+            written = 0
+        finally:
+            if window is not None:
+                _windows.give(window)
+        if written:
+            tick(written)
+        if written < len(block):
+            self._resume(block, offset, written, tick)
+
+    def _resume(self, block: Block, offset: int, written: int, tick: Tick) -> None:
+        """After a short write, which need not end on a block: the next one tells what is wrong, such as a full disk."""
+        if self.direct and written % ALIGNMENT == 0:
+            self._put(block[written:], offset + written, tick)
+            return
+        _set_direct(self._fd, False)
+        self.direct = False
+        self._plain(block.data[written:], offset + written, tick)
+
+    def _plain(self, data: memoryview, offset: int, tick: Tick) -> None:
+        done = 0
+        while done < len(data):
+            count = _write_at(self._fd, data[done : done + WINDOW_BYTES], offset + done)
+            done += count
+            self._unsynced += count
+            if self._unsynced >= SYNC_EVERY_BYTES:
+                sync(self._fd)
+                self._unsynced = 0
+            tick(count)
+
+
+def read_into(fd: int, target: Block, offset: int, tick: Tick) -> int:
+    """Fill the memory from there; fewer bytes than asked for mean the end of the file."""
+    done = 0
+    while done < len(target):
+        count = _read_at(fd, target.data[done : done + WINDOW_BYTES], offset + done)
+        if not count:
+            break
+        done += count
+        tick(count)
+    return done
+
+
+def _write_at(fd: int, data: memoryview, offset: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(fd, data, offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
+
+
+def _read_at(fd: int, data: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [data], offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    found = os.read(fd, len(data))
+    data[: len(found)] = found
+    return len(found)
+
+
+def _set_direct(fd: int, direct: bool) -> bool:
+    """Whether the file now is as asked for; a filesystem may not know O_DIRECT."""
+    if fcntl is None:
+        return not direct
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | O_DIRECT if direct else flags & ~O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True

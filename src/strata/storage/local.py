@@ -1,0 +1,630 @@
+"""A folder as a storage: atomic, durable, and as fast as its disk.
+
+A write goes to a staged file under `.strata-tmp`, is synced, and then takes its name by rename (replacing) or link
+(excluding); the folders up to the root are synced before the call returns. So a process that dies, or power that fails,
+leaves the old object or the new one, and at worst a staged file. Its writer holds a lock on it as long as it lives: a
+staged file that can be locked is a leftover, and goes when the next storage on this root first writes.
+"""
+
+import asyncio
+import errno
+import os
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from stat import S_ISREG
+from typing import NoReturn, Self, TypeVar
+
+import numpy as np
+
+from strata.errors import (
+    AccessDenied,
+    InvalidInput,
+    ObjectChanged,
+    ObjectCorrupt,
+    ObjectExists,
+    ObjectNotFound,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
+from strata.storage import filelock
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
+from strata.storage.direct import DIRECT_FROM_BYTES, FileSink, read_into, sync
+from strata.storage.keys import STAGING, check_key, check_prefix, join
+
+T = TypeVar("T")
+
+LISTED_AT_ONCE = 500
+LEFTOVER_SECONDS = 86_400
+"""Where files cannot be locked, a staged file this old is taken for a leftover."""
+FOLDER_TRIES = 16
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+class _Stopped(Exception):
+    """The caller does not want it any more."""
+
+
+class _Job:
+    """What a call and its thread know of each other: bytes done, and whether anybody still wants it."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.started = False
+        self.stopped = False
+        self.steps = 0
+        self._done = 0
+        self._progress = progress
+        self._lock = threading.Lock()
+
+    def tick(self, count: int) -> None:
+        """One more step of the work; raises if it is not wanted any more."""
+        if self.stopped:
+            raise _Stopped
+        with self._lock:
+            self.steps += 1
+            self._done += count
+            if self._progress and count:
+                self._progress(self._done)
+
+
+class LocalStorage:
+    """The folder `root`, made by the first write if it is not there."""
+
+    def __init__(self, root: str | os.PathLike[str], *, options: StorageOptions | None = None) -> None:
+        given: object = os.fspath(root)
+        if not isinstance(given, str) or not given or "\0" in given:
+            raise InvalidInput(f"root must be the path of a folder, not {given!r}")
+        self.options = options or StorageOptions()
+        self._root = os.path.realpath(Path(given).expanduser())
+        self._staging = os.path.join(self._root, STAGING)
+        self._direct = True
+        self._closed = False
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._ready_in = 0
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    @property
+    def root(self) -> Path:
+        return Path(self._root)
+
+    # -- objects -----------------------------------------------------------------------------------------------------
+
+    async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
+        view = byte_view(data)
+        await self._run(path, "write", lambda job: self._write(path, view, job, self._replace), progress)
+
+    async def put_if_absent(self, path: str, data: Data) -> None:
+        view = byte_view(data)
+        await self._run(path, "write", lambda job: self._write(path, view, job, self._link))
+
+    async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        view = byte_view(data)
+
+        def swap(staged: _Staged, target: str) -> None:
+            with self._exclusive(needed=True):
+                if self._version(path, target) != version:
+                    raise ObjectChanged(
+                        f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
+                        storage=self.url,
+                        key=path,
+                    )
+                os.replace(staged.path, target)
+
+        await self._run(path, "replace", lambda job: self._write(path, view, job, swap))
+        return _digest(view)
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        def read(job: _Job) -> bytes:
+            with self._opened(path) as fd:
+                target = np.empty(os.fstat(fd).st_size, np.uint8)
+                return target[: read_into(fd, target, 0, job.tick)].tobytes()
+
+        return await self._run(path, "read", read, progress)
+
+    async def read_versioned(self, path: str) -> tuple[bytes, str]:
+        data = await self.read(path)
+        return data, _digest(memoryview(data))
+
+    async def read_range(self, path: str, start: int, length: int) -> memoryview:
+        (view,) = await self.read_ranges(path, [(start, length)])
+        return view
+
+    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        check_ranges(ranges)
+        lanes = min(self.options.concurrency, len(ranges)) or 1
+
+        def read(lane: int) -> Callable[[_Job], list[memoryview]]:
+            return lambda job: self._read(path, ranges[lane::lanes], job)
+
+        parts = await asyncio.gather(*(self._run(path, "read", read(lane)) for lane in range(lanes)))
+        return [parts[number % lanes][number // lanes] for number in range(len(ranges))]
+
+    async def exists(self, path: str) -> bool:
+        return await self._run(path, "look for", lambda _: self._exists(path))
+
+    async def size(self, path: str) -> int:
+        def size(_: _Job) -> int:
+            with self._opened(path) as fd:
+                return os.fstat(fd).st_size
+
+        return await self._run(path, "look at", size)
+
+    async def delete(self, path: str) -> None:
+        await self.delete_many([path])
+
+    async def delete_many(self, paths: Iterable[str]) -> None:
+        keys = [check_key(path) for path in paths]
+        if keys:
+            await self._run(keys[0], "delete", lambda job: self._delete(keys, job))
+
+    @asynccontextmanager
+    async def open_writer(
+        self, path: str, *, size: int | None = None, progress: Progress | None = None
+    ) -> AsyncIterator["_LocalWriter"]:
+        check_key(path)
+        writer = _LocalWriter(self, path, progress)
+        try:
+            yield writer
+            await writer.commit()
+        except BaseException:
+            await writer.abort()
+            raise
+
+    # -- listings ----------------------------------------------------------------------------------------------------
+
+    async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        async for entry in self._paged(prefix, self._walk):
+            yield entry
+
+    async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        async for entry in self._paged(prefix, self._folder):
+            yield entry
+
+    async def _paged(self, prefix: str, entries: Callable[[str], Iterator[ObjectInfo]]) -> AsyncIterator[ObjectInfo]:
+        listing = entries(check_prefix(prefix))
+        while True:
+            page = await self._run(prefix, "list", lambda _: list(islice(listing, LISTED_AT_ONCE)))
+            for entry in page:
+                yield entry
+            if len(page) < LISTED_AT_ONCE:
+                return
+
+    def _walk(self, folder: str) -> Iterator[ObjectInfo]:
+        for entry in self._scan(folder):
+            key = join(folder, entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                yield from self._walk(key)
+            elif found := self._info(key, entry):
+                yield found
+
+    def _folder(self, folder: str) -> Iterator[ObjectInfo]:
+        for entry in self._scan(folder):
+            key = join(folder, entry.name)
+            if not entry.is_dir(follow_symlinks=False):
+                if found := self._info(key, entry):
+                    yield found
+            elif next(self._walk(key), None):
+                yield ObjectInfo(f"{key}/", 0, 0.0)
+
+    def _scan(self, folder: str) -> list["os.DirEntry[str]"]:
+        """Sorted as their keys are; a folder that is not there, or went meanwhile, is empty."""
+        try:
+            with os.scandir(os.path.join(self._root, folder)) as entries:
+                found = [entry for entry in entries if folder or entry.name != STAGING]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name)
+
+    def _info(self, key: str, entry: "os.DirEntry[str]") -> ObjectInfo | None:
+        try:
+            if entry.is_symlink() and not self._inside(os.path.realpath(entry.path)):
+                return None
+            stat = entry.stat()
+        except FileNotFoundError:
+            return None
+        return ObjectInfo(key, stat.st_size, stat.st_mtime) if S_ISREG(stat.st_mode) else None
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closed = True
+        pool = self._pools.pop(os.getpid(), None)
+        if pool is not None:
+            # Joined from a thread of its own: what still runs may take a while, and the loop must not wait.
+            loop, joined = asyncio.get_running_loop(), asyncio.Event()
+
+            def join() -> None:
+                pool.shutdown()
+                loop.call_soon_threadsafe(joined.set)
+
+            joiner = threading.Thread(target=join)
+            joiner.start()
+            await joined.wait()
+            joiner.join()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, key: str, doing: str, work: Callable[[_Job], T], progress: Progress | None = None) -> T:
+        """Do it in a thread; give up if it makes no step for the whole timeout; clean up before a cancellation."""
+        job = _Job(progress)
+        future = asyncio.get_running_loop().run_in_executor(self._threads(key), self._attempt, key, doing, work, job)
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        steps = -1
+        try:
+            while not future.done():
+                await asyncio.wait({future}, timeout=self.options.timeout_seconds)
+                if not future.done() and job.started and job.steps == steps:
+                    job.stopped = True
+                    raise StorageUnavailable(
+                        f"cannot {doing} {key!r} in {self.url}: the filesystem did nothing for "
+                        f"{self.options.timeout_seconds:g} seconds. Is it a network mount whose server is gone?",
+                        storage=self.url,
+                        key=key,
+                    )
+                steps = job.steps
+        except asyncio.CancelledError:
+            job.stopped = True
+            await asyncio.wait({future}, timeout=self.options.timeout_seconds)
+            raise
+        return future.result()
+
+    def _attempt(self, key: str, doing: str, work: Callable[[_Job], T], job: _Job) -> T:
+        job.started = True
+        try:
+            return work(job)
+        except OSError as error:
+            self._translate(error, key, doing)
+
+    def _threads(self, key: str) -> ThreadPoolExecutor:
+        if self._closed:
+            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=key)
+        # By process, since a forked child has none of its parent's threads.
+        pool = self._pools.get(os.getpid())
+        if pool is None:
+            fresh = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="strata-local")
+            pool = self._pools.setdefault(os.getpid(), fresh)
+        return pool
+
+    def _translate(self, error: OSError, key: str, doing: str) -> NoReturn:
+        where, number = f"cannot {doing} {key!r} in {self.url}", error.errno
+        why = os.strerror(number) if number else str(error)
+        kind: type[StorageError] = StorageError
+        if isinstance(error, FileNotFoundError):
+            kind, why = ObjectNotFound, "there is no such object"
+        elif number in _FULL:
+            kind, why = StorageFull, f"{why}. Make room, then try again: nothing was changed"
+        elif number in _DENIED:
+            kind, why = AccessDenied, f"{why}. Who runs this (user {_user()}) must be allowed to"
+        elif number == errno.EIO:
+            why = f"{why}: the disk failed. What was being written is not there; look at the kernel's log (dmesg)"
+        elif number in (errno.ENOTDIR, errno.EEXIST):
+            raise InvalidInput(f"{where}: a part of its path is an object, which cannot be a folder as well") from error
+        elif number == errno.EISDIR:
+            raise InvalidInput(f"{where}: there is a folder of that name") from error
+        elif number == errno.EXDEV:
+            why = "its folder is on another filesystem than the root. Open a storage in that folder itself"
+        elif number in (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN):
+            kind, why = StorageUnavailable, f"{why}: the server behind this folder does not answer"
+        raise kind(f"{where}: {why}", storage=self.url, key=key) from error
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def _write(self, path: str, view: memoryview, job: _Job, publish: Callable[["_Staged", str], None]) -> None:
+        target = self._target(path)
+        with self._stage(path, direct=view.nbytes >= DIRECT_FROM_BYTES) as staged:
+            staged.sink.write(view, job.tick)
+            staged.sink.finish(job.tick)
+            self._publish(staged, target, publish, job)
+
+    def _publish(self, staged: "_Staged", target: str, publish: Callable[["_Staged", str], None], job: _Job) -> None:
+        folder = os.path.dirname(target)
+        for left in reversed(range(FOLDER_TRIES)):
+            os.makedirs(folder, exist_ok=True)
+            job.tick(0)
+            try:
+                publish(staged, target)
+                break
+            except FileNotFoundError:
+                # Somebody deleted the last object of that folder, and the folder with it. Only so often, though.
+                if not left:
+                    raise
+        while self._inside(folder):
+            _sync_folder(folder)
+            job.steps += 1
+            folder = os.path.dirname(folder)
+
+    def _replace(self, staged: "_Staged", target: str) -> None:
+        with self._exclusive():
+            os.replace(staged.path, target)
+
+    def _link(self, staged: "_Staged", target: str) -> None:
+        with self._exclusive():
+            try:
+                os.link(staged.path, target)
+            except FileExistsError:
+                # A network filesystem may have done it and lost the answer.
+                if os.fstat(staged.fd).st_nlink != 2 or not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
+                    path = os.path.relpath(target, self._root)
+                    raise ObjectExists(
+                        f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
+                    ) from None
+
+    def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: _Job) -> list[memoryview]:
+        found = []
+        with self._opened(path) as fd:
+            for start, length in ranges:
+                target = np.empty(length, np.uint8)
+                count = read_into(fd, target, start, job.tick)
+                if count < length:
+                    raise ObjectCorrupt(
+                        f"{path!r} in {self.url} has {os.fstat(fd).st_size} bytes, and {length} from {start} were "
+                        "asked for",
+                        storage=self.url,
+                        key=path,
+                    )
+                found.append(target.data.toreadonly())
+        return found
+
+    def _delete(self, keys: list[str], job: _Job) -> None:
+        errors: list[Exception] = []
+        folders: dict[str, None] = {}
+        for key in keys:
+            target = self._target(key)
+            try:
+                job.tick(0)
+                with self._exclusive(made=False):
+                    os.unlink(target)
+                folders[os.path.dirname(target)] = None
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                if os.path.isdir(target):
+                    continue
+                errors.append(error)
+        for folder in folders:
+            self._prune(folder)
+        if errors:
+            raise errors[0]
+
+    def _prune(self, folder: str) -> None:
+        """Sync it, and remove it and those above as long as they are empty: an empty folder is no object."""
+        while self._inside(folder):
+            with suppress(FileNotFoundError):
+                _sync_folder(folder)
+            if folder == self._root:
+                return
+            try:
+                os.rmdir(folder)
+            except OSError:
+                return
+            folder = os.path.dirname(folder)
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        real = os.path.realpath(os.path.join(self._root, check_key(path)))
+        if not self._inside(real):
+            raise self._outside(path)
+        try:
+            fd = os.open(real, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        except NotADirectoryError as error:
+            raise FileNotFoundError(errno.ENOENT, "a part of the path is an object") from error
+        try:
+            if not S_ISREG(os.fstat(fd).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "not a file")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _exists(self, path: str) -> bool:
+        try:
+            with self._opened(path):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def _version(self, path: str, target: str) -> str | None:
+        try:
+            with self._opened(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
+                return _digest(memoryview(file.read()))
+        except FileNotFoundError:
+            return None
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def _target(self, path: str) -> str:
+        """Where a write of this key goes. A link in the place of the object itself is replaced, not followed."""
+        folder, _, name = check_key(path).rpartition("/")
+        real = os.path.realpath(os.path.join(self._root, folder))
+        if not self._inside(real):
+            raise self._outside(path)
+        return os.path.join(real, name)
+
+    def _inside(self, real: str) -> bool:
+        return real == self._root or real.startswith(self._root.rstrip(os.sep) + os.sep)
+
+    def _outside(self, path: str) -> InvalidInput:
+        return InvalidInput(f"{path!r} leads out of {self.url} through a symbolic link")
+
+    # -- staging -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _stage(self, path: str, *, direct: bool) -> Iterator["_Staged"]:
+        staged = self._open_staged(path, direct=direct)
+        try:
+            yield staged
+        finally:
+            if staged.sink.refused:
+                self._direct = False
+            staged.close()
+
+    def _open_staged(self, path: str, *, direct: bool) -> "_Staged":
+        self._make_ready()
+        while True:
+            name = os.path.join(self._staging, f"{secrets.token_hex(12)}.part")
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+            fd = os.open(name, flags, 0o666)
+            filelock.try_lock(fd)
+            if os.fstat(fd).st_nlink:
+                return _Staged(name, fd, FileSink(fd, direct=direct and self._direct))
+            os.close(fd)  # it was taken for a leftover before it was locked
+
+    def _make_ready(self) -> None:
+        """Once in each process: the folders, durably, and away with what dead processes left."""
+        if self._ready_in == os.getpid() and os.path.isdir(self._staging):
+            return
+        made = []
+        folder = self._staging
+        while not os.path.isdir(folder):
+            made.append(folder)
+            folder = os.path.dirname(folder)
+        os.makedirs(self._staging, exist_ok=True)
+        for folder in made:
+            _sync_folder(os.path.dirname(folder))
+        self._sweep()
+        self._ready_in = os.getpid()
+
+    def _sweep(self) -> None:
+        with os.scandir(self._staging) as entries:
+            for entry in entries:
+                if entry.name.endswith(".part"):
+                    with suppress(FileNotFoundError, PermissionError):
+                        _remove_if_left(entry.path)
+
+    @contextmanager
+    def _exclusive(self, *, needed: bool = False, made: bool = True) -> Iterator[None]:
+        """One change of names at a time, in all processes: else compare-and-swap could not compare and swap at once."""
+        try:
+            fd = os.open(os.path.join(self._staging, "lock"), os.O_RDWR | (os.O_CREAT if made else 0), 0o666)
+        except FileNotFoundError:
+            if made:
+                raise
+            yield  # nothing was ever written here by Strata
+            return
+        try:
+            if not filelock.lock(fd) and needed:
+                raise StorageError(
+                    f"{self.url} cannot compare and swap: its filesystem has no file locks", storage=self.url
+                )
+            yield
+        finally:
+            os.close(fd)
+
+
+class _Staged:
+    """A file that is not an object yet, locked by this process."""
+
+    def __init__(self, path: str, fd: int, sink: FileSink) -> None:
+        self.path = path
+        self.fd = fd
+        self.sink = sink
+        self.in_use = threading.Lock()
+
+    def close(self) -> None:
+        """Away with the staged name. Not under a thread that still writes: the number of its file may be given anew."""
+        with self.in_use:
+            self.sink.release()
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+            os.close(self.fd)
+
+
+class _LocalWriter:
+    """A streaming writer: the staged file stays open between the pieces."""
+
+    def __init__(self, storage: LocalStorage, path: str, progress: Progress | None) -> None:
+        self._storage = storage
+        self._path = path
+        self._progress = progress
+        self._staged: _Staged | None = None
+        self._ended = False
+        self._written = 0
+
+    async def write(self, data: Data) -> None:
+        view = byte_view(data)
+        await self._step(lambda job: self._write(view, job))
+        self._written += view.nbytes
+        if self._progress:
+            self._progress(self._written)
+
+    async def commit(self) -> None:
+        if not self._ended:
+            await self._step(self._commit)
+            await self.abort()
+
+    async def abort(self) -> None:
+        """In a thread: if another is still at it, it is waited for there, and not here."""
+        staged, self._staged, self._ended = self._staged, None, True
+        if staged is not None:
+            await self._storage._run(self._path, "discard", lambda _: staged.close())
+
+    async def _step(self, work: Callable[[_Job], None]) -> None:
+        if self._ended:
+            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+        await self._storage._run(self._path, "write", work)
+
+    def _open(self) -> _Staged:
+        if self._staged is None:
+            self._staged = self._storage._open_staged(self._path, direct=True)
+        return self._staged
+
+    def _write(self, view: memoryview, job: _Job) -> None:
+        staged = self._open()
+        with staged.in_use:
+            staged.sink.write(view, job.tick)
+
+    def _commit(self, job: _Job) -> None:
+        target = self._storage._target(self._path)
+        staged = self._open()
+        with staged.in_use:
+            staged.sink.finish(job.tick)
+            self._storage._publish(staged, target, self._storage._replace, job)
+
+
+def _digest(view: memoryview) -> str:
+    return blake2b(view, digest_size=16).hexdigest()
+
+
+def _user() -> str:
+    return str(os.geteuid()) if hasattr(os, "geteuid") else "?"
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the names in it durable. Windows cannot open a folder, and needs no such thing."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        sync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network filesystems have no such call
+            raise
+    finally:
+        os.close(fd)
+
+
+def _remove_if_left(path: str) -> None:
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    try:
+        locked = filelock.try_lock(fd)
+        if locked or (locked is None and time.time() - os.fstat(fd).st_mtime > LEFTOVER_SECONDS):
+            os.unlink(path)
+    finally:
+        os.close(fd)

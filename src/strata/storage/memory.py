@@ -1,0 +1,205 @@
+"""Objects in this process's memory: for tests and for trying things out. Nothing survives the process."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Self
+
+from strata.errors import ObjectChanged, ObjectCorrupt, ObjectExists, ObjectNotFound, StorageError
+from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, check_ranges
+from strata.storage.keys import check_key, check_prefix, join
+
+
+class _Stored(NamedTuple):
+    data: bytes
+    version: int
+    modified: float
+
+
+class Space:
+    """The objects and the lock that guards them; several storages may look at one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.objects: dict[str, _Stored] = {}
+        self.versions = 0
+
+
+_spaces: dict[str, Space] = {}
+_spaces_lock = threading.Lock()
+
+
+def named_space(name: str) -> Space:
+    """What `memory://name` means: the same objects for everybody in this process who says it."""
+    with _spaces_lock:
+        return _spaces.setdefault(name, Space())
+
+
+class MemoryStorage:
+    """A storage that forgets everything with the process."""
+
+    def __init__(self, *, space: Space | None = None, prefix: str = "", name: str = "") -> None:
+        self._space = space or Space()
+        self._prefix = check_prefix(prefix)
+        self._name = name
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return f"memory://{join(self._name, self._prefix) if self._prefix else self._name}"
+
+    async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
+        view = byte_view(data)
+        with self._space.lock:
+            self._put(self._key(path), bytes(view))
+        if progress:
+            progress(view.nbytes)
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        data = self._get(path).data
+        if progress:
+            progress(len(data))
+        return data
+
+    async def exists(self, path: str) -> bool:
+        return self._key(path) in self._space.objects
+
+    async def delete(self, path: str) -> None:
+        with self._space.lock:
+            self._space.objects.pop(self._key(path), None)
+
+    async def delete_many(self, paths: Iterable[str]) -> None:
+        for key in [self._key(path) for path in paths]:
+            with self._space.lock:
+                self._space.objects.pop(key, None)
+
+    async def size(self, path: str) -> int:
+        return len(self._get(path).data)
+
+    async def read_range(self, path: str, start: int, length: int) -> memoryview:
+        (view,) = await self.read_ranges(path, [(start, length)])
+        return view
+
+    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        check_ranges(ranges)
+        data = self._get(path).data
+        for start, length in ranges:
+            if start + length > len(data):
+                raise ObjectCorrupt(
+                    f"{path!r} in {self.url} has {len(data)} bytes, and {length} from {start} were asked for",
+                    storage=self.url,
+                    key=path,
+                )
+        return [memoryview(data)[start : start + length] for start, length in ranges]
+
+    async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        for path, stored in self._under(prefix):
+            yield ObjectInfo(path, len(stored.data), stored.modified)
+
+    async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        depth = len(folder) + 1 if folder else 0
+        seen = ""
+        for path, stored in self._under(prefix):
+            first, slash, _ = path[depth:].partition("/")
+            if not slash:
+                yield ObjectInfo(path, len(stored.data), stored.modified)
+            elif first != seen:
+                seen = first
+                yield ObjectInfo(f"{path[:depth]}{first}/", 0, 0.0)
+
+    async def put_if_absent(self, path: str, data: Data) -> None:
+        key, view = self._key(path), byte_view(data)
+        with self._space.lock:
+            if key in self._space.objects:
+                raise ObjectExists(
+                    f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
+                )
+            self._put(key, bytes(view))
+
+    async def read_versioned(self, path: str) -> tuple[bytes, str]:
+        stored = self._get(path)
+        return stored.data, str(stored.version)
+
+    async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        key, view = self._key(path), byte_view(data)
+        with self._space.lock:
+            now = self._space.objects.get(key)
+            if (None if now is None else str(now.version)) != version:
+                raise ObjectChanged(
+                    f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
+                    storage=self.url,
+                    key=path,
+                )
+            return str(self._put(key, bytes(view)))
+
+    @asynccontextmanager
+    async def open_writer(
+        self, path: str, *, size: int | None = None, progress: Progress | None = None
+    ) -> AsyncIterator["_MemoryWriter"]:
+        self._key(path)
+        writer = _MemoryWriter(self, path, progress)
+        yield writer
+        await writer.commit()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _key(self, path: str) -> str:
+        if self._closed:
+            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
+        return join(self._prefix, check_key(path))
+
+    def _get(self, path: str) -> _Stored:
+        stored = self._space.objects.get(self._key(path))
+        if stored is None:
+            raise ObjectNotFound(f"there is no {path!r} in {self.url}", storage=self.url, key=path)
+        return stored
+
+    def _put(self, key: str, data: bytes) -> int:
+        self._space.versions += 1
+        self._space.objects[key] = _Stored(data, self._space.versions, time.time())
+        return self._space.versions
+
+    def _under(self, prefix: str) -> Iterator[tuple[str, _Stored]]:
+        folder = join(self._prefix, check_prefix(prefix)) if prefix else self._prefix
+        start = f"{folder}/" if folder else ""
+        with self._space.lock:
+            found = sorted((key, stored) for key, stored in self._space.objects.items() if key.startswith(start))
+        own = len(self._prefix) + 1 if self._prefix else 0
+        return ((key[own:], stored) for key, stored in found)
+
+
+class _MemoryWriter:
+    def __init__(self, storage: MemoryStorage, path: str, progress: Progress | None) -> None:
+        self._storage = storage
+        self._path = path
+        self._progress = progress
+        self._pieces: list[bytes] | None = []
+        self._done = 0
+
+    async def write(self, data: Data) -> None:
+        if self._pieces is None:
+            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+        piece = bytes(byte_view(data))
+        self._pieces.append(piece)
+        self._done += len(piece)
+        if self._progress:
+            self._progress(self._done)
+
+    async def commit(self) -> None:
+        if self._pieces is not None:
+            pieces, self._pieces = self._pieces, None
+            await self._storage.write(self._path, b"".join(pieces))
+
+    async def abort(self) -> None:
+        self._pieces = None

@@ -1,0 +1,588 @@
+"""What S3, Google Cloud Storage and Azure have in common, on obstore.
+
+obstore retries what failed in transit, each part by itself, and aborts an upload whose source fails. What it leaves to
+its caller is done here: cancelling is turned into a failing source, so that no parts stay behind; an answer that was
+lost is looked up, since a repeated conditional write would take its own first try for another writer; large reads go in
+parallel; and its errors become Strata's.
+"""
+
+import asyncio
+import os
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from strata.errors import (
+    AccessDenied,
+    InvalidInput,
+    ObjectChanged,
+    ObjectCorrupt,
+    ObjectExists,
+    ObjectNotFound,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+)
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
+from strata.storage.client import obstore
+from strata.storage.keys import check_key, check_prefix, join
+from strata.storage.parts import MAX_PARTS, Aborted, Block, Feed, Loans, part_bytes_for
+
+T = TypeVar("T")
+
+WRITER = "stratawriter"
+"""The attribute that says which request wrote an object."""
+LISTED_AT_ONCE = 1000
+CONFLICT_TRIES = 10
+READ_TRIES = 3
+
+_SECRET = re.compile(r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|token)=[^&\s\"')]+")
+
+
+class _Conflict(StorageError):
+    """The store says that somebody else was first. Whether that was an earlier try of ours is still to be seen."""
+
+
+class ObjectStorage:
+    """A bucket, or a prefix in one. Subclasses say how to make obstore's store, and what its errors mean."""
+
+    deletes_in_bulk = False
+
+    def __init__(self, url: str, prefix: str, make: Callable[[Any, dict[str, Any]], Any], options: StorageOptions):
+        self.options = options
+        self._prefix = check_prefix(prefix)
+        self._url = join(url, self._prefix) if self._prefix else url
+        self._make = make
+        self._stores: dict[int, Any] = {}
+        self._spare: list[Block] = []
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    # -- objects -----------------------------------------------------------------------------------------------------
+
+    async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
+        key, view = self._key(path), byte_view(data)
+        if view.nbytes <= self.options.part_bytes:
+            with self._told(path, "write"):
+                await obstore().put_async(self._store(path), key, view, use_multipart=False)
+            if progress:
+                progress(view.nbytes)
+            return
+        await self._write_parts(path, key, view, progress)
+
+    async def _write_parts(self, path: str, key: str, view: memoryview, progress: Progress | None) -> None:
+        source = np.frombuffer(view, np.uint8)
+        part_bytes = part_bytes_for(view.nbytes, self.options.part_bytes)
+        done = 0
+
+        def uploaded(part: Block) -> None:
+            nonlocal done
+            done += len(part)
+            if progress:
+                progress(done)
+
+        loans, feed = Loans(uploaded), Feed(1)
+        upload = self._start_upload(path, key, feed, part_bytes)
+
+        async def lend() -> None:
+            try:
+                for start in range(0, len(source), part_bytes):
+                    await feed.put(loans.lend(source[start : start + part_bytes]))
+                await feed.end()
+            except Exception as error:  # noqa: BLE001  the upload raises it
+                feed.fail(error)
+
+        lending = asyncio.ensure_future(lend())
+        try:
+            await self._finish_upload(path, upload, feed)
+        finally:
+            lending.cancel()
+
+    async def put_if_absent(self, path: str, data: Data) -> None:
+        try:
+            await self._put_conditionally(path, byte_view(data), "create")
+        except _Conflict:
+            raise ObjectExists(
+                f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
+            ) from None
+
+    async def read_versioned(self, path: str) -> tuple[bytes, str]:
+        with self._told(path, "read"):
+            found = await obstore().get_async(self._store(path), self._key(path))
+            return bytes(await found.bytes_async()), _version(found.meta)
+
+    async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        try:
+            mode = "create" if version is None else msgspec.json.decode(version, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise InvalidInput(f"{version!r} is not a version: take it from read_versioned") from None
+        try:
+            return await self._put_conditionally(path, byte_view(data), mode)
+        except (_Conflict, ObjectNotFound):
+            raise ObjectChanged(
+                f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
+                storage=self.url,
+                key=path,
+            ) from None
+
+    async def _put_conditionally(self, path: str, view: memoryview, mode: str | dict[str, str]) -> str:
+        key, writer = self._key(path), secrets.token_hex(16)
+        for left in reversed(range(CONFLICT_TRIES)):
+            try:
+                with self._told(path, "write"):
+                    mark = {WRITER: writer}
+                    return _version(await obstore().put_async(self._store(path), key, view, mode=mode, attributes=mark))
+            except (_Conflict, StorageUnavailable) as error:
+                # An earlier try of this very request may have been it, and its answer lost.
+                seen, version = await self._writer_of(path, key)
+                if seen == writer:
+                    return version
+                if isinstance(error, StorageUnavailable) or seen is not None or mode != "create" or not left:
+                    raise
+            # Nobody's object is there: a store may say so while another request is under way.
+            await asyncio.sleep(0.05 * (CONFLICT_TRIES - left) * (0.5 + secrets.randbelow(100) / 100))
+        raise AssertionError("unreachable")
+
+    async def _writer_of(self, path: str, key: str) -> tuple[str | None, str]:
+        """Which request wrote what is there, "" for a plain write, None for no object; and its version."""
+        try:
+            found = await self._get(path, key, {"head": True})
+            return str(found.attributes.get(WRITER, "")), _version(found.meta)
+        except ObjectNotFound:
+            return None, ""
+
+    async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        for left in reversed(range(READ_TRIES)):
+            try:
+                return await self._read_whole(path, progress)
+            except _Conflict:
+                if not left:
+                    raise StorageUnavailable(
+                        f"cannot read {path!r} from {self.url}: it is replaced again and again meanwhile",
+                        storage=self.url,
+                        key=path,
+                    ) from None
+        raise AssertionError("unreachable")
+
+    async def _read_whole(self, path: str, progress: Progress | None) -> bytes:
+        key, part = self._key(path), self.options.part_bytes
+        try:
+            first = await self._get(path, key, {"range": (0, part)})
+        except ObjectCorrupt:  # an empty object has no first byte
+            first = await self._get(path, key, {})
+        size, tag = first.meta["size"], first.meta["e_tag"]
+        with self._told(path, "read"):
+            head = await first.bytes_async()
+        done = len(head)
+        if progress:
+            progress(done)
+        if size <= part:
+            return bytes(head)
+
+        def count(piece: Any) -> Any:
+            nonlocal done
+            done += len(piece)
+            if progress:
+                progress(done)
+            return piece
+
+        ranges = [(start, min(part, size - start)) for start in range(part, size, part)]
+        return b"".join([head, *await self._get_ranges(path, ranges, tag, count)])
+
+    async def read_range(self, path: str, start: int, length: int) -> memoryview:
+        (view,) = await self.read_ranges(path, [(start, length)])
+        return view
+
+    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        check_ranges(ranges)
+        pieces = await self._get_ranges(path, ranges, None, lambda piece: piece)
+        return [memoryview(piece) for piece in pieces]
+
+    async def _get_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], tag: str | None, done: Callable[[Any], Any]
+    ) -> list[Any]:
+        key, lanes = self._key(path), asyncio.Semaphore(self.options.concurrency)
+
+        async def get(start: int, length: int) -> Any:
+            if not length:
+                return b""
+            condition = {} if tag is None else {"if_match": tag}
+            async with lanes:
+                found = await self._get(path, key, {"range": (start, start + length), **condition})
+                with self._told(path, "read"):
+                    piece = await found.bytes_async()
+            if len(piece) < length:
+                raise self._too_short(path, start, length)
+            return done(piece)
+
+        return await _all([get(start, length) for start, length in ranges])
+
+    async def _get(self, path: str, key: str, options: dict[str, Any]) -> Any:
+        with self._told(path, "read"):
+            return await obstore().get_async(self._store(path), key, options=options)
+
+    def _too_short(self, path: str, start: int, length: int) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{path!r} in {self.url} ends before the {length} bytes from {start} that were asked for",
+            storage=self.url,
+            key=path,
+        )
+
+    async def exists(self, path: str) -> bool:
+        try:
+            await self._head(path)
+        except ObjectNotFound:
+            return False
+        return True
+
+    async def size(self, path: str) -> int:
+        return int((await self._head(path))["size"])
+
+    async def _head(self, path: str) -> Any:
+        key = self._key(path)
+        with self._told(path, "look at"):
+            return await obstore().head_async(self._store(path), key)
+
+    async def delete(self, path: str) -> None:
+        key = self._key(path)
+        try:
+            with self._told(path, "delete"):
+                await obstore().delete_async(self._store(path), key)
+        except ObjectNotFound:
+            return
+
+    async def delete_many(self, paths: Iterable[str]) -> None:
+        wanted = list(paths)
+        keys = [self._key(path) for path in wanted]
+        if not keys:
+            return
+        if self.deletes_in_bulk:
+            with self._told(wanted[0], "delete"):
+                await obstore().delete_async(self._store(wanted[0]), keys)
+            return
+        lanes = asyncio.Semaphore(self.options.concurrency)
+
+        async def delete(path: str) -> None:
+            async with lanes:
+                await self.delete(path)
+
+        await _all([delete(path) for path in wanted])
+
+    # -- listings ----------------------------------------------------------------------------------------------------
+
+    async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        folder = self._folder(prefix)
+        with self._told(prefix, "list"):
+            stream = obstore().list(self._store(prefix), prefix=folder or None, chunk_size=LISTED_AT_ONCE)
+        while True:
+            with self._told(prefix, "list"):
+                try:
+                    page = await stream.__anext__()
+                except StopAsyncIteration:
+                    return
+            for entry in page:
+                yield self._info(entry)
+
+    async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        folder = self._folder(prefix)
+        with self._told(prefix, "list"):
+            found = await obstore().list_with_delimiter_async(self._store(prefix), folder or None)
+        for name in found["common_prefixes"]:
+            yield ObjectInfo(f"{self._own(str(name))}/", 0, 0.0)
+        for entry in found["objects"]:
+            yield self._info(entry)
+
+    def _info(self, entry: Any) -> ObjectInfo:
+        return ObjectInfo(self._own(entry["path"]), entry["size"], entry["last_modified"].timestamp())
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open_writer(
+        self, path: str, *, size: int | None = None, progress: Progress | None = None
+    ) -> AsyncIterator["_StreamWriter"]:
+        writer = _StreamWriter(self, path, self._key(path), part_bytes_for(size, self.options.part_bytes), progress)
+        try:
+            yield writer
+            await writer.commit()
+        except BaseException:
+            await writer.abort()
+            raise
+
+    def _start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "asyncio.Future[Any]":
+        concurrency = max(1, self.options.concurrency - 1)  # one more part is being made meanwhile
+        with self._told(path, "write"):
+            return asyncio.ensure_future(
+                _awaited(
+                    obstore().put_async(
+                        self._store(path),
+                        key,
+                        feed.parts(),
+                        use_multipart=True,
+                        chunk_size=part_bytes,
+                        max_concurrency=concurrency,
+                    )
+                )
+            )
+
+    async def _finish_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
+        """Wait for it. A cancellation makes its source fail, so that the client removes the parts: wait for that."""
+        try:
+            with self._told(path, "write"):
+                await asyncio.shield(upload)
+        except asyncio.CancelledError:
+            await self._abort_upload(path, upload, feed)
+            raise
+
+    async def _abort_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
+        feed.fail(Aborted("the upload is not wanted any more", storage=self.url, key=path))
+        await asyncio.wait({upload}, timeout=self.options.timeout_seconds + self.options.retry_seconds)
+        if upload.done() and not upload.cancelled():
+            upload.exception()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        self._closed = True
+        self._stores.clear()
+        self._spare.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _store(self, path: str) -> Any:
+        if self._closed:
+            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
+        store = self._stores.get(os.getpid())
+        if store is None:
+            store = self._stores.setdefault(os.getpid(), self._make(obstore(), _client(self.options)))
+        return store
+
+    def _key(self, path: str) -> str:
+        return join(self._prefix, check_key(path))
+
+    def _folder(self, prefix: str) -> str:
+        folder = check_prefix(prefix)
+        return join(self._prefix, folder) if folder else self._prefix
+
+    def _own(self, key: str) -> str:
+        return key[len(self._prefix) + 1 :] if self._prefix else key
+
+    @contextmanager
+    def _told(self, path: str, doing: str) -> Iterator[None]:
+        """What obstore raises inside, in Strata's terms."""
+        try:
+            yield
+        except (StorageError, InvalidInput):
+            raise
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in ("obstore", "builtins"):
+                raise
+            raise self._translated(error, path, doing) from error
+
+    def _translated(self, error: Exception, path: str, doing: str) -> StorageError:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        said = _first_words(error)
+        where = f"cannot {doing} {path!r} in {self.url}" if path else f"cannot {doing} {self.url}"
+        kind: type[StorageError] = StorageUnavailable
+        hint = self._hint(said)
+        if "NoSuchBucket" in said or "ContainerNotFound" in said:
+            kind, said = StorageError, "there is no such bucket. Create it, or correct its name"
+        elif names & {"NotFoundError", "FileNotFoundError"}:
+            kind, said = ObjectNotFound, "there is no such object"
+        elif names & {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}:
+            kind = _Conflict
+        elif names & {"PermissionDeniedError", "UnauthenticatedError"} or "InvalidAccessKeyId" in said:
+            kind = AccessDenied
+        elif re.search(r"InvalidRange|Wanted range|\b416\b", said):
+            kind, said = ObjectCorrupt, "it ends before the bytes that were asked for"
+        elif re.search(r"BadDigest|ContentSHA256Mismatch|Md5Mismatch", said):
+            kind, said = ObjectCorrupt, f"the bytes that arrived are not those that were sent ({said})"
+        elif re.search(r"QuotaExceeded|EntityTooLarge|InsufficientStorage|\b507\b", said):
+            kind = StorageFull
+        return kind(". ".join(filter(None, (f"{where}: {said}", hint))), storage=self.url, key=path)
+
+    def _hint(self, said: str) -> str:
+        """What to do about it, if the words tell."""
+        for pattern, hint in self.hints:
+            if re.search(pattern, said, re.IGNORECASE):
+                return hint
+        return ""
+
+    hints: tuple[tuple[str, str], ...] = ()
+
+
+class _StreamWriter:
+    """Fills parts from reused memory and feeds them to an upload; a small object is put at once."""
+
+    def __init__(self, storage: ObjectStorage, path: str, key: str, part_bytes: int, progress: Progress | None) -> None:
+        self._storage, self._path, self._key, self._part_bytes = storage, path, key, part_bytes
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._loans = Loans(self._returned)
+        self._feed = Feed(1)
+        self._free: asyncio.Queue[Block] = asyncio.Queue()
+        self._blocks = 0
+        self._block: Block | None = None
+        self._filled = 0
+        self._parts = 0
+        self._done = 0
+        self._upload: asyncio.Future[Any] | None = None
+        self._ended = False
+
+    async def write(self, data: Data) -> None:
+        if self._ended:
+            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+        rest = byte_view(data)
+        while len(rest):
+            block = self._block if self._block is not None else await self._take()
+            self._block = block
+            count = min(len(rest), self._part_bytes - self._filled)
+            np.copyto(block[self._filled : self._filled + count], np.frombuffer(rest[:count], np.uint8))
+            self._filled += count
+            rest = rest[count:]
+            if self._filled == self._part_bytes:
+                await self._send()
+
+    async def commit(self) -> None:
+        if self._ended:
+            return
+        if self._upload is None:
+            block = self._block[: self._filled] if self._block is not None else b""
+            await self._storage.write(self._path, block)
+        else:
+            if self._filled:
+                await self._send()
+            await self._or_failed(self._feed.end())
+            await self._storage._finish_upload(self._path, self._upload, self._feed)
+        self._ended = True
+        self._give_back()
+        if self._progress and self._upload is None:
+            self._progress(self._filled)
+
+    async def abort(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._upload is not None:
+            await self._storage._abort_upload(self._path, self._upload, self._feed)
+        self._give_back()
+
+    async def _send(self) -> None:
+        assert self._block is not None
+        if self._parts == MAX_PARTS:
+            raise InvalidInput(
+                f"{self._path!r} grew beyond {MAX_PARTS:,} parts of {self._part_bytes:,} bytes: say its size when the "
+                "writer is opened, and the parts will be large enough"
+            )
+        if self._upload is None:
+            self._upload = self._storage._start_upload(self._path, self._key, self._feed, self._part_bytes)
+        part, self._block = self._loans.lend(self._block[: self._filled]), None
+        self._filled = 0
+        self._parts += 1
+        await self._or_failed(self._feed.put(part))
+
+    async def _take(self) -> Block:
+        if self._blocks < self._storage.options.concurrency:
+            self._blocks += 1
+            spare = self._storage._spare
+            if spare and len(spare[-1]) == self._part_bytes:
+                return spare.pop()
+            return np.empty(self._part_bytes, np.uint8)
+        return await self._or_failed(self._free.get())
+
+    async def _or_failed(self, wanted: Awaitable[T]) -> T:
+        """What is awaited, unless the upload ends first: then it has failed, and nothing will ever come."""
+        task = asyncio.ensure_future(wanted)
+        waiting = {task} if self._upload is None else {task, self._upload}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._upload is not None and self._upload.done():
+                with self._storage._told(self._path, "write"):
+                    self._upload.result()
+            return await task
+        finally:
+            task.cancel()
+
+    def _returned(self, part: Block) -> None:
+        """From one of the client's threads, or from any, wherever the last reference was."""
+        block = part if part.base is None else part.base
+        try:
+            self._loop.call_soon_threadsafe(self._count, len(part), block)
+        except RuntimeError:  # the loop is closed, and with it all of this
+            return
+
+    def _count(self, size: int, block: Block) -> None:
+        self._free.put_nowait(block)
+        self._done += size
+        if self._progress and not self._ended:
+            self._progress(self._done)
+        if self._ended:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Keep the memory for the next writer; only as much as one may use."""
+        if self._block is not None:
+            self._free.put_nowait(self._block)
+            self._block = None
+        spare = self._storage._spare
+        while not self._free.empty():
+            block = self._free.get_nowait()
+            if len(spare) < self._storage.options.concurrency and not self._storage._closed:
+                spare.append(block)
+
+
+def _client(options: StorageOptions) -> dict[str, Any]:
+    return {
+        "client_options": {
+            "timeout": timedelta(seconds=options.timeout_seconds),
+            "connect_timeout": timedelta(seconds=options.connect_seconds),
+        },
+        "retry_config": {
+            "max_retries": options.retries,
+            "retry_timeout": timedelta(seconds=options.retry_seconds),
+            "backoff": {
+                "init_backoff": timedelta(seconds=0.1),
+                "max_backoff": timedelta(seconds=10),
+                "base": 2,
+            },
+        },
+    }
+
+
+def _version(meta: Any) -> str:
+    told = {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
+    return msgspec.json.encode(told).decode()
+
+
+def _first_words(error: Exception) -> str:
+    """The message without its debug dump, and without what may be secret."""
+    words = re.split(r"\n+(?:Debug source|Caused by)", str(error))[0].strip()
+    return _SECRET.sub(r"\1=***", words)[:1000]
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+async def _all(coroutines: Sequence[Awaitable[T]]) -> list[T]:
+    """All of them, however some end; then the first error, if any."""
+    results = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
