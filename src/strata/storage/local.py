@@ -113,16 +113,15 @@ class LocalStorage:
         view = byte_view(data)
 
         def swap(staged: _Staged, target: str) -> None:
-            with self._exclusive(needed=True):
-                if self._version(path, target) != version:
-                    raise ObjectChanged(
-                        f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
-                        storage=self.url,
-                        key=path,
-                    )
-                os.replace(staged.path, target)
+            if self._version(path) != version:
+                raise ObjectChanged(
+                    f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
+                    storage=self.url,
+                    key=path,
+                )
+            os.replace(staged.path, target)
 
-        await self._run(path, "replace", lambda job: self._write(path, view, job, swap))
+        await self._run(path, "replace", lambda job: self._write(path, view, job, swap, swaps=True))
         return _digest(view)
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
@@ -327,45 +326,55 @@ class LocalStorage:
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    def _write(self, path: str, view: memoryview, job: _Job, publish: Callable[["_Staged", str], None]) -> None:
+    def _write(
+        self, path: str, view: memoryview, job: _Job, place: Callable[["_Staged", str], None], *, swaps: bool = False
+    ) -> None:
         target = self._target(path)
         with self._stage(path, direct=view.nbytes >= DIRECT_FROM_BYTES) as staged:
             staged.sink.write(view, job.tick)
             staged.sink.finish(job.tick)
-            self._publish(staged, target, publish, job)
+            self._publish(staged, target, place, job, swaps=swaps)
 
-    def _publish(self, staged: "_Staged", target: str, publish: Callable[["_Staged", str], None], job: _Job) -> None:
+    def _publish(
+        self,
+        staged: "_Staged",
+        target: str,
+        place: Callable[["_Staged", str], None],
+        job: _Job,
+        *,
+        swaps: bool = False,
+    ) -> None:
+        """Give it its name, and make that durable: the names of the folders above as well, whoever made them."""
+        job.tick(0)
         folder = os.path.dirname(target)
         for left in reversed(range(FOLDER_TRIES)):
-            os.makedirs(folder, exist_ok=True)
-            job.tick(0)
             try:
-                publish(staged, target)
+                with self._exclusive(needed=swaps):
+                    os.makedirs(folder, exist_ok=True)
+                    place(staged, target)
                 break
-            except FileNotFoundError:
-                # Somebody deleted the last object of that folder, and the folder with it. Only so often, though.
+            except FileNotFoundError:  # without locks, whoever deletes its last object removes the folder meanwhile
                 if not left:
                     raise
         while self._inside(folder):
-            _sync_folder(folder)
+            with suppress(FileNotFoundError):  # deleted again already
+                _sync_folder(folder)
             job.steps += 1
             folder = os.path.dirname(folder)
 
     def _replace(self, staged: "_Staged", target: str) -> None:
-        with self._exclusive():
-            os.replace(staged.path, target)
+        os.replace(staged.path, target)
 
     def _link(self, staged: "_Staged", target: str) -> None:
-        with self._exclusive():
-            try:
-                os.link(staged.path, target)
-            except FileExistsError:
-                # A network filesystem may have done it and lost the answer.
-                if os.fstat(staged.fd).st_nlink != 2 or not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
-                    path = os.path.relpath(target, self._root)
-                    raise ObjectExists(
-                        f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
-                    ) from None
+        try:
+            os.link(staged.path, target)
+        except FileExistsError:
+            # A network filesystem may have done it and lost the answer.
+            if not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
+                path = os.path.relpath(target, self._root)
+                raise ObjectExists(
+                    f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
+                ) from None
 
     def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: _Job) -> list[memoryview]:
         found = []
@@ -412,7 +421,8 @@ class LocalStorage:
             if folder == self._root:
                 return
             try:
-                os.rmdir(folder)
+                with self._exclusive(made=False):
+                    os.rmdir(folder)
             except OSError:
                 return
             folder = os.path.dirname(folder)
@@ -440,7 +450,7 @@ class LocalStorage:
         except FileNotFoundError:
             return False
 
-    def _version(self, path: str, target: str) -> str | None:
+    def _version(self, path: str) -> str | None:
         try:
             with self._opened(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
                 return _digest(memoryview(file.read()))

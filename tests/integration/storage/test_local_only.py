@@ -1,0 +1,238 @@
+"""What only a folder can do to a storage: links that lead out, filesystems without O_DIRECT, mounts that hang."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strata.errors import AccessDenied, InvalidInput, ObjectChanged, ObjectNotFound, StorageUnavailable
+from strata.storage import BlockingStorage, LocalStorage, StorageOptions, direct
+from tests.integration.storage.crashing import run_child
+
+DATA = np.random.default_rng(3).integers(0, 256, 21_234_567, np.uint8)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[BlockingStorage]:
+    with BlockingStorage(LocalStorage(root)) as store:
+        yield store
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_that_leaves_the_root_is_refused(root: Path, store: BlockingStorage, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"not for you")
+    store.write("a", b"x")
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    for call in (
+        lambda: store.read("folder/secret"),
+        lambda: store.read("file"),
+        lambda: store.size("file"),
+        lambda: store.exists("file"),
+        lambda: store.write("folder/new", b"x"),
+        lambda: store.put_if_absent("folder/new", b"x"),
+        lambda: store.compare_and_swap("folder/new", b"x", None),
+        lambda: store.delete("folder/secret"),
+    ):
+        with pytest.raises(InvalidInput, match=r"leads out of .* through a symbolic link"):
+            call()
+    assert sorted(entry.path for entry in store.list_all()) == ["a"]
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+def test_a_write_replaces_a_link_and_never_follows_it(root: Path, store: BlockingStorage, tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"untouched")
+    store.write("a", b"x")
+    (root / "link").symlink_to(tmp_path / "target")
+    store.write("link", b"an object now")
+    assert store.read("link") == b"an object now"
+    assert (tmp_path / "target").read_bytes() == b"untouched"
+
+
+def test_a_link_inside_the_root_is_followed(root: Path, store: BlockingStorage) -> None:
+    store.write("a/b", b"x")
+    (root / "link").symlink_to(root / "a" / "b")
+    assert store.read("link") == b"x"
+    assert [entry.path for entry in store.list_all()] == ["a/b", "link"]
+
+
+def test_an_object_cannot_be_a_folder_too(store: BlockingStorage) -> None:
+    store.write("a", b"x")
+    with pytest.raises(InvalidInput, match="cannot be a folder as well"):
+        store.write("a/b", b"y")
+    store.write("c/d", b"x")
+    with pytest.raises(InvalidInput, match="there is a folder of that name"):
+        store.write("c", b"y")
+    store.delete("c")
+    assert store.read("c/d") == b"x"
+
+
+def test_what_is_written_has_ordinary_permissions(root: Path, store: BlockingStorage) -> None:
+    store.write("a", b"x")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (root / "a").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with BlockingStorage(LocalStorage(tmp_path / "file" / "root")) as store:
+        with pytest.raises(ObjectNotFound):
+            store.read("a")
+        with pytest.raises(InvalidInput, match="cannot write 'a'"):
+            store.write("a", b"x")
+    for bad in ("", "nul\0"):
+        with pytest.raises(InvalidInput, match="root must be the path of a folder"):
+            LocalStorage(bad)
+
+
+def test_a_root_that_may_not_be_written_is_told(store: BlockingStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write("a", b"x")
+
+    def denied(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "replace", denied)  # the tests may run as root, whom nothing is denied
+    with pytest.raises(AccessDenied, match="must be allowed to") as raised:
+        store.write("a", b"y")
+    assert raised.value.key == "a"
+
+
+# -- O_DIRECT ----------------------------------------------------------------------------------------------------------
+
+
+def at_offset(offset: int) -> memoryview:
+    """The data at so many bytes past a block's border."""
+    memory = direct.aligned(len(DATA) + direct.ALIGNMENT)[offset : offset + len(DATA)]
+    np.copyto(memory, DATA)
+    return memory.data
+
+
+@pytest.mark.parametrize("offset", [0, 16, 512, 4095])
+@pytest.mark.parametrize("size", [len(DATA), 3 * direct.WINDOW_BYTES // 2, direct.DIRECT_FROM_BYTES, 4096, 1])
+def test_every_alignment_is_written_right(store: BlockingStorage, offset: int, size: int) -> None:
+    data = at_offset(offset)[:size]
+    store.write("whole", data)
+    with store.open_writer("stream") as writer:
+        for start in range(0, size, 2_345_678):
+            writer.write(data[start : start + 2_345_678])
+    assert store.read("whole") == data
+    assert store.read("stream") == data
+
+
+@pytest.mark.parametrize("refuses", ["the flag", "the write", "a later write"])
+def test_without_o_direct_it_writes_all_the_same(
+    store: BlockingStorage, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    wrote = os.pwrite
+    calls: list[int] = []
+
+    def refuse(fd: int, data: memoryview, offset: int) -> int:
+        calls.append(fd)
+        is_direct = direct.fcntl.fcntl(fd, direct.fcntl.F_GETFL) & os.O_DIRECT
+        if is_direct and len(calls) > (1 if refuses == "a later write" else 0):
+            raise OSError(errno.EINVAL, "no direct writes here")
+        return wrote(fd, data, offset)
+
+    if refuses == "the flag":
+        monkeypatch.setattr(direct, "_set_direct", lambda _fd, wanted: not wanted)
+    else:
+        monkeypatch.setattr(os, "pwrite", refuse)
+    store.write("whole", DATA)
+    with store.open_writer("stream") as writer:
+        writer.write(DATA[:5_000_001])
+        writer.write(DATA[5_000_001:])
+    assert store.read("whole") == DATA.tobytes()
+    assert store.read("stream") == DATA.tobytes()
+    assert isinstance(store.storage, LocalStorage)
+    assert store.storage._direct is False
+
+
+def test_short_writes_are_finished(store: BlockingStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote = os.pwrite
+
+    def short(fd: int, data: memoryview, offset: int) -> int:
+        return wrote(fd, data[: 4096 if len(data) > 4096 and offset % 3 else max(1, len(data) * 2 // 3)], offset)
+
+    def shorter(fd: int, data: memoryview, offset: int) -> int:
+        return wrote(fd, data[: max(512, len(data) // 2 // 512 * 512)], offset)
+
+    for replacement in (short, shorter):
+        monkeypatch.setattr(os, "pwrite", replacement)
+        data = DATA[:9_000_001]
+        store.write("a", data)
+        monkeypatch.setattr(os, "pwrite", wrote)
+        assert store.read("a") == data.tobytes()
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mount_that_hangs_is_an_error_that_names_the_object(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote, go_on = os.pwrite, threading.Event()
+
+    def hang(fd: int, data: memoryview, offset: int) -> int:
+        go_on.wait(30)
+        return wrote(fd, data, offset)
+
+    with BlockingStorage(LocalStorage(root, options=StorageOptions(timeout_seconds=0.2))) as store:
+        store.write("warm", b"x")
+        monkeypatch.setattr(os, "pwrite", hang)
+        with pytest.raises(StorageUnavailable, match=r"cannot write 'a/b' .* did nothing for 0.2 seconds") as raised:
+            store.write("a/b", b"x")
+        assert raised.value.retry
+        with pytest.raises(StorageUnavailable), store.open_writer("c") as writer:
+            writer.write(DATA)
+        go_on.set()
+    assert [path.name for path in root.iterdir() if path.name != ".strata-tmp"] == ["warm"]
+    assert list(root.glob(".strata-tmp/*.part")) == []
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_folders_come_and_go_under_writers(store: BlockingStorage) -> None:
+    def churn(worker: int) -> None:
+        for number in range(60):
+            key = f"shared/folder/{worker}"
+            store.write(key, bytes([number]))
+            assert store.read(key) == bytes([number])
+            store.delete(key)
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(churn, range(4)))
+    assert list(store.list_all()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_swap_without_losing_a_count(root: Path, store: BlockingStorage) -> None:
+    store.write("counter", b"0")
+
+    def count() -> None:
+        with BlockingStorage(LocalStorage(root)) as mine:
+            left = 10
+            while left:
+                value, version = mine.read_versioned("counter")
+                try:
+                    mine.compare_and_swap("counter", str(int(value) + 1).encode(), version)
+                    left -= 1
+                except ObjectChanged:
+                    continue
+
+    with ThreadPoolExecutor(3) as processes:
+        assert list(processes.map(lambda _: run_child(count), range(3))) == [0, 0, 0]
+    assert store.read("counter") == b"30"
