@@ -181,7 +181,7 @@ class FaultyStorage:
         faults = self.faults
         if planned is not None or (faults.only and operation not in faults.only):
             return planned or "done", 0.0
-        random = Random(f"{self.seed} {operation} {path} {self._counts[operation, path]}")
+        random = Random(f"{self.seed} {operation} {path!a} {self._counts[operation, path]}")
         late = random.random() * faults.latency_seconds
         drawn = random.random()
         kinds: tuple[tuple[Outcome, float], ...] = (
