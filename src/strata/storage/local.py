@@ -38,6 +38,7 @@ from strata.storage import filelock
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
 from strata.storage.direct import DIRECT_FROM_BYTES, FileSink, read_into, sync
 from strata.storage.keys import STAGING, check_key, check_prefix, join
+from strata.storage.staging import Job, LocalWriter, Staged
 
 T = TypeVar("T")
 
@@ -48,32 +49,6 @@ FOLDER_TRIES = 16
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-class _Stopped(Exception):
-    """The caller does not want it any more."""
-
-
-class _Job:
-    """What a call and its thread know of each other: bytes done, and whether anybody still wants it."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.started = False
-        self.stopped = False
-        self.steps = 0
-        self._done = 0
-        self._progress = progress
-        self._lock = threading.Lock()
-
-    def tick(self, count: int) -> None:
-        """One more step of the work; raises if it is not wanted any more."""
-        if self.stopped:
-            raise _Stopped
-        with self._lock:
-            self.steps += 1
-            self._done += count
-            if self._progress and count:
-                self._progress(self._done)
 
 
 class LocalStorage:
@@ -93,7 +68,7 @@ class LocalStorage:
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
+        return Path(self._root).as_uri()
 
     @property
     def root(self) -> Path:
@@ -103,16 +78,16 @@ class LocalStorage:
 
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
         view = byte_view(data)
-        await self._run(path, "write", lambda job: self._write(path, view, job, self._replace), progress)
+        await self.run(path, "write", lambda job: self._write(path, view, job, self.replace), progress)
 
     async def put_if_absent(self, path: str, data: Data) -> None:
         view = byte_view(data)
-        await self._run(path, "write", lambda job: self._write(path, view, job, self._link))
+        await self.run(path, "write", lambda job: self._write(path, view, job, self._link))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         view = byte_view(data)
 
-        def swap(staged: _Staged, target: str) -> None:
+        def swap(staged: Staged, target: str) -> None:
             if self._version(path) != version:
                 raise ObjectChanged(
                     f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
@@ -121,16 +96,16 @@ class LocalStorage:
                 )
             os.replace(staged.path, target)
 
-        await self._run(path, "replace", lambda job: self._write(path, view, job, swap, swaps=True))
+        await self.run(path, "replace", lambda job: self._write(path, view, job, swap, swaps=True))
         return _digest(view)
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        def read(job: _Job) -> bytes:
+        def read(job: Job) -> bytes:
             with self._opened(path) as fd:
                 target = np.empty(os.fstat(fd).st_size, np.uint8)
                 return target[: read_into(fd, target, 0, job.tick)].tobytes()
 
-        return await self._run(path, "read", read, progress)
+        return await self.run(path, "read", read, progress)
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
         data = await self.read(path)
@@ -144,21 +119,21 @@ class LocalStorage:
         check_ranges(ranges)
         lanes = min(self.options.concurrency, len(ranges)) or 1
 
-        def read(lane: int) -> Callable[[_Job], list[memoryview]]:
+        def read(lane: int) -> Callable[[Job], list[memoryview]]:
             return lambda job: self._read(path, ranges[lane::lanes], job)
 
-        parts = await asyncio.gather(*(self._run(path, "read", read(lane)) for lane in range(lanes)))
+        parts = await asyncio.gather(*(self.run(path, "read", read(lane)) for lane in range(lanes)))
         return [parts[number % lanes][number // lanes] for number in range(len(ranges))]
 
     async def exists(self, path: str) -> bool:
-        return await self._run(path, "look for", lambda _: self._exists(path))
+        return await self.run(path, "look for", lambda _: self._exists(path))
 
     async def size(self, path: str) -> int:
-        def size(_: _Job) -> int:
+        def size(_: Job) -> int:
             with self._opened(path) as fd:
                 return os.fstat(fd).st_size
 
-        return await self._run(path, "look at", size)
+        return await self.run(path, "look at", size)
 
     async def delete(self, path: str) -> None:
         await self.delete_many([path])
@@ -166,14 +141,14 @@ class LocalStorage:
     async def delete_many(self, paths: Iterable[str]) -> None:
         keys = [check_key(path) for path in paths]
         if keys:
-            await self._run(keys[0], "delete", lambda job: self._delete(keys, job))
+            await self.run(keys[0], "delete", lambda job: self._delete(keys, job))
 
     @asynccontextmanager
     async def open_writer(
         self, path: str, *, size: int | None = None, progress: Progress | None = None
-    ) -> AsyncIterator["_LocalWriter"]:
+    ) -> AsyncIterator["LocalWriter"]:
         check_key(path)
-        writer = _LocalWriter(self, path, progress)
+        writer = LocalWriter(self, path, progress)
         try:
             yield writer
             await writer.commit()
@@ -194,7 +169,7 @@ class LocalStorage:
     async def _paged(self, prefix: str, entries: Callable[[str], Iterator[ObjectInfo]]) -> AsyncIterator[ObjectInfo]:
         listing = entries(check_prefix(prefix))
         while True:
-            page = await self._run(prefix, "list", lambda _: list(islice(listing, LISTED_AT_ONCE)))
+            page = await self.run(prefix, "list", lambda _: list(islice(listing, LISTED_AT_ONCE)))
             for entry in page:
                 yield entry
             if len(page) < LISTED_AT_ONCE:
@@ -261,9 +236,9 @@ class LocalStorage:
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
-    async def _run(self, key: str, doing: str, work: Callable[[_Job], T], progress: Progress | None = None) -> T:
+    async def run(self, key: str, doing: str, work: Callable[[Job], T], progress: Progress | None = None) -> T:
         """Do it in a thread; give up if it makes no step for the whole timeout; clean up before a cancellation."""
-        job = _Job(progress)
+        job = Job(progress)
         future = asyncio.get_running_loop().run_in_executor(self._threads(key), self._attempt, key, doing, work, job)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         steps = -1
@@ -285,7 +260,7 @@ class LocalStorage:
             raise
         return future.result()
 
-    def _attempt(self, key: str, doing: str, work: Callable[[_Job], T], job: _Job) -> T:
+    def _attempt(self, key: str, doing: str, work: Callable[[Job], T], job: Job) -> T:
         job.started = True
         try:
             return work(job)
@@ -327,20 +302,20 @@ class LocalStorage:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _write(
-        self, path: str, view: memoryview, job: _Job, place: Callable[["_Staged", str], None], *, swaps: bool = False
+        self, path: str, view: memoryview, job: Job, place: Callable[["Staged", str], None], *, swaps: bool = False
     ) -> None:
-        target = self._target(path)
+        target = self.target(path)
         with self._stage(path, direct=view.nbytes >= DIRECT_FROM_BYTES) as staged:
             staged.sink.write(view, job.tick)
             staged.sink.finish(job.tick)
-            self._publish(staged, target, place, job, swaps=swaps)
+            self.publish(staged, target, place, job, swaps=swaps)
 
-    def _publish(
+    def publish(
         self,
-        staged: "_Staged",
+        staged: "Staged",
         target: str,
-        place: Callable[["_Staged", str], None],
-        job: _Job,
+        place: Callable[["Staged", str], None],
+        job: Job,
         *,
         swaps: bool = False,
     ) -> None:
@@ -362,10 +337,10 @@ class LocalStorage:
             job.steps += 1
             folder = os.path.dirname(folder)
 
-    def _replace(self, staged: "_Staged", target: str) -> None:
+    def replace(self, staged: "Staged", target: str) -> None:
         os.replace(staged.path, target)
 
-    def _link(self, staged: "_Staged", target: str) -> None:
+    def _link(self, staged: "Staged", target: str) -> None:
         try:
             os.link(staged.path, target)
         except FileExistsError:
@@ -376,7 +351,7 @@ class LocalStorage:
                     f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
                 ) from None
 
-    def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: _Job) -> list[memoryview]:
+    def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: Job) -> list[memoryview]:
         found = []
         with self._opened(path) as fd:
             for start, length in ranges:
@@ -392,11 +367,11 @@ class LocalStorage:
                 found.append(target.data.toreadonly())
         return found
 
-    def _delete(self, keys: list[str], job: _Job) -> None:
+    def _delete(self, keys: list[str], job: Job) -> None:
         errors: list[Exception] = []
         folders: dict[str, None] = {}
         for key in keys:
-            target = self._target(key)
+            target = self.target(key)
             try:
                 job.tick(0)
                 with self._exclusive(made=False):
@@ -459,7 +434,7 @@ class LocalStorage:
 
     # -- names -------------------------------------------------------------------------------------------------------
 
-    def _target(self, path: str) -> str:
+    def target(self, path: str) -> str:
         """Where a write of this key goes. A link in the place of the object itself is replaced, not followed."""
         folder, _, name = check_key(path).rpartition("/")
         real = os.path.realpath(os.path.join(self._root, folder))
@@ -476,8 +451,8 @@ class LocalStorage:
     # -- staging -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _stage(self, path: str, *, direct: bool) -> Iterator["_Staged"]:
-        staged = self._open_staged(path, direct=direct)
+    def _stage(self, path: str, *, direct: bool) -> Iterator["Staged"]:
+        staged = self.open_staged(path, direct=direct)
         try:
             yield staged
         finally:
@@ -485,7 +460,7 @@ class LocalStorage:
                 self._direct = False
             staged.close()
 
-    def _open_staged(self, path: str, *, direct: bool) -> "_Staged":
+    def open_staged(self, path: str, *, direct: bool) -> "Staged":
         self._make_ready()
         while True:
             name = os.path.join(self._staging, f"{secrets.token_hex(12)}.part")
@@ -493,7 +468,7 @@ class LocalStorage:
             fd = os.open(name, flags, 0o666)
             filelock.try_lock(fd)
             if os.fstat(fd).st_nlink:
-                return _Staged(name, fd, FileSink(fd, direct=direct and self._direct))
+                return Staged(name, fd, FileSink(fd, direct=direct and self._direct))
             os.close(fd)  # it was taken for a leftover before it was locked
 
     def _make_ready(self) -> None:
@@ -536,76 +511,6 @@ class LocalStorage:
             yield
         finally:
             os.close(fd)
-
-
-class _Staged:
-    """A file that is not an object yet, locked by this process."""
-
-    def __init__(self, path: str, fd: int, sink: FileSink) -> None:
-        self.path = path
-        self.fd = fd
-        self.sink = sink
-        self.in_use = threading.Lock()
-
-    def close(self) -> None:
-        """Away with the staged name. Not under a thread that still writes: the number of its file may be given anew."""
-        with self.in_use:
-            self.sink.release()
-            with suppress(FileNotFoundError):
-                os.unlink(self.path)
-            os.close(self.fd)
-
-
-class _LocalWriter:
-    """A streaming writer: the staged file stays open between the pieces."""
-
-    def __init__(self, storage: LocalStorage, path: str, progress: Progress | None) -> None:
-        self._storage = storage
-        self._path = path
-        self._progress = progress
-        self._staged: _Staged | None = None
-        self._ended = False
-        self._written = 0
-
-    async def write(self, data: Data) -> None:
-        view = byte_view(data)
-        await self._step(lambda job: self._write(view, job))
-        self._written += view.nbytes
-        if self._progress:
-            self._progress(self._written)
-
-    async def commit(self) -> None:
-        if not self._ended:
-            await self._step(self._commit)
-            await self.abort()
-
-    async def abort(self) -> None:
-        """In a thread: if another is still at it, it is waited for there, and not here."""
-        staged, self._staged, self._ended = self._staged, None, True
-        if staged is not None:
-            await self._storage._run(self._path, "discard", lambda _: staged.close())
-
-    async def _step(self, work: Callable[[_Job], None]) -> None:
-        if self._ended:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
-        await self._storage._run(self._path, "write", work)
-
-    def _open(self) -> _Staged:
-        if self._staged is None:
-            self._staged = self._storage._open_staged(self._path, direct=True)
-        return self._staged
-
-    def _write(self, view: memoryview, job: _Job) -> None:
-        staged = self._open()
-        with staged.in_use:
-            staged.sink.write(view, job.tick)
-
-    def _commit(self, job: _Job) -> None:
-        target = self._storage._target(self._path)
-        staged = self._open()
-        with staged.in_use:
-            staged.sink.finish(job.tick)
-            self._storage._publish(staged, target, self._storage._replace, job)
 
 
 def _digest(view: memoryview) -> str:

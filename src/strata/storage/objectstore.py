@@ -8,7 +8,6 @@ parallel; and its errors become Strata's.
 
 import asyncio
 import os
-import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -19,20 +18,20 @@ import msgspec
 import numpy as np
 
 from strata.errors import (
-    AccessDenied,
     InvalidInput,
     ObjectChanged,
     ObjectCorrupt,
     ObjectExists,
     ObjectNotFound,
     StorageError,
-    StorageFull,
     StorageUnavailable,
 )
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
 from strata.storage.client import obstore
 from strata.storage.keys import check_key, check_prefix, join
-from strata.storage.parts import MAX_PARTS, Aborted, Block, Feed, Loans, part_bytes_for
+from strata.storage.obstore_errors import Hints, LostRace, translated
+from strata.storage.parts import Aborted, Block, Feed, Loans, part_bytes_for
+from strata.storage.partwriter import PartWriter
 
 T = TypeVar("T")
 
@@ -42,17 +41,13 @@ LISTED_AT_ONCE = 1000
 CONFLICT_TRIES = 10
 READ_TRIES = 3
 
-_SECRET = re.compile(r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|token)=[^&\s\"')]+")
-
-
-class _Conflict(StorageError):
-    """The store says that somebody else was first. Whether that was an earlier try of ours is still to be seen."""
-
 
 class ObjectStorage:
     """A bucket, or a prefix in one. Subclasses say how to make obstore's store, and what its errors mean."""
 
     deletes_in_bulk = False
+    hints: Hints = ()
+    """What to do about an error, by a pattern of its words."""
 
     def __init__(self, url: str, prefix: str, make: Callable[[Any, dict[str, Any]], Any], options: StorageOptions):
         self.options = options
@@ -60,8 +55,8 @@ class ObjectStorage:
         self._url = join(url, self._prefix) if self._prefix else url
         self._make = make
         self._stores: dict[int, Any] = {}
-        self._spare: list[Block] = []
-        self._closed = False
+        self.spare: list[Block] = []
+        self.closed = False
 
     @property
     def url(self) -> str:
@@ -72,7 +67,7 @@ class ObjectStorage:
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
         key, view = self._key(path), byte_view(data)
         if view.nbytes <= self.options.part_bytes:
-            with self._told(path, "write"):
+            with self.told(path, "write"):
                 await obstore().put_async(self._store(path), key, view, use_multipart=False)
             if progress:
                 progress(view.nbytes)
@@ -91,7 +86,7 @@ class ObjectStorage:
                 progress(done)
 
         loans, feed = Loans(uploaded), Feed(1)
-        upload = self._start_upload(path, key, feed, part_bytes)
+        upload = self.start_upload(path, key, feed, part_bytes)
 
         async def lend() -> None:
             try:
@@ -103,20 +98,20 @@ class ObjectStorage:
 
         lending = asyncio.ensure_future(lend())
         try:
-            await self._finish_upload(path, upload, feed)
+            await self.finish_upload(path, upload, feed)
         finally:
             lending.cancel()
 
     async def put_if_absent(self, path: str, data: Data) -> None:
         try:
             await self._put_conditionally(path, byte_view(data), "create")
-        except _Conflict:
+        except LostRace:
             raise ObjectExists(
                 f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
             ) from None
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
-        with self._told(path, "read"):
+        with self.told(path, "read"):
             found = await obstore().get_async(self._store(path), self._key(path))
             return bytes(await found.bytes_async()), _version(found.meta)
 
@@ -127,7 +122,7 @@ class ObjectStorage:
             raise InvalidInput(f"{version!r} is not a version: take it from read_versioned") from None
         try:
             return await self._put_conditionally(path, byte_view(data), mode)
-        except (_Conflict, ObjectNotFound):
+        except (LostRace, ObjectNotFound):
             raise ObjectChanged(
                 f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
                 storage=self.url,
@@ -138,10 +133,10 @@ class ObjectStorage:
         key, writer = self._key(path), secrets.token_hex(16)
         for left in reversed(range(CONFLICT_TRIES)):
             try:
-                with self._told(path, "write"):
+                with self.told(path, "write"):
                     mark = {WRITER: writer}
                     return _version(await obstore().put_async(self._store(path), key, view, mode=mode, attributes=mark))
-            except (_Conflict, StorageUnavailable) as error:
+            except (LostRace, StorageUnavailable) as error:
                 # An earlier try of this very request may have been it, and its answer lost.
                 seen, version = await self._writer_of(path, key)
                 if seen == writer:
@@ -164,7 +159,7 @@ class ObjectStorage:
         for left in reversed(range(READ_TRIES)):
             try:
                 return await self._read_whole(path, progress)
-            except _Conflict:
+            except LostRace:
                 if not left:
                     raise StorageUnavailable(
                         f"cannot read {path!r} from {self.url}: it is replaced again and again meanwhile",
@@ -180,7 +175,7 @@ class ObjectStorage:
         except ObjectCorrupt:  # an empty object has no first byte
             first = await self._get(path, key, {})
         size, tag = first.meta["size"], first.meta["e_tag"]
-        with self._told(path, "read"):
+        with self.told(path, "read"):
             head = await first.bytes_async()
         done = len(head)
         if progress:
@@ -218,7 +213,7 @@ class ObjectStorage:
             condition = {} if tag is None else {"if_match": tag}
             async with lanes:
                 found = await self._get(path, key, {"range": (start, start + length), **condition})
-                with self._told(path, "read"):
+                with self.told(path, "read"):
                     piece = await found.bytes_async()
             if len(piece) < length:
                 raise self._too_short(path, start, length)
@@ -227,7 +222,7 @@ class ObjectStorage:
         return await _all([get(start, length) for start, length in ranges])
 
     async def _get(self, path: str, key: str, options: dict[str, Any]) -> Any:
-        with self._told(path, "read"):
+        with self.told(path, "read"):
             return await obstore().get_async(self._store(path), key, options=options)
 
     def _too_short(self, path: str, start: int, length: int) -> ObjectCorrupt:
@@ -249,13 +244,13 @@ class ObjectStorage:
 
     async def _head(self, path: str) -> Any:
         key = self._key(path)
-        with self._told(path, "look at"):
+        with self.told(path, "look at"):
             return await obstore().head_async(self._store(path), key)
 
     async def delete(self, path: str) -> None:
         key = self._key(path)
         try:
-            with self._told(path, "delete"):
+            with self.told(path, "delete"):
                 await obstore().delete_async(self._store(path), key)
         except ObjectNotFound:
             return
@@ -266,7 +261,7 @@ class ObjectStorage:
         if not keys:
             return
         if self.deletes_in_bulk:
-            with self._told(wanted[0], "delete"):
+            with self.told(wanted[0], "delete"):
                 await obstore().delete_async(self._store(wanted[0]), keys)
             return
         lanes = asyncio.Semaphore(self.options.concurrency)
@@ -281,25 +276,27 @@ class ObjectStorage:
 
     async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         folder = self._folder(prefix)
-        with self._told(prefix, "list"):
+        with self.told(prefix, "list"):
             stream = obstore().list(self._store(prefix), prefix=folder or None, chunk_size=LISTED_AT_ONCE)
         while True:
-            with self._told(prefix, "list"):
+            with self.told(prefix, "list"):
                 try:
                     page = await stream.__anext__()
                 except StopAsyncIteration:
                     return
             for entry in page:
-                yield self._info(entry)
+                if entry["path"] != folder:  # what some tools put in the place of a folder
+                    yield self._info(entry)
 
     async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         folder = self._folder(prefix)
-        with self._told(prefix, "list"):
+        with self.told(prefix, "list"):
             found = await obstore().list_with_delimiter_async(self._store(prefix), folder or None)
         for name in found["common_prefixes"]:
             yield ObjectInfo(f"{self._own(str(name))}/", 0, 0.0)
         for entry in found["objects"]:
-            yield self._info(entry)
+            if entry["path"] != folder:
+                yield self._info(entry)
 
     def _info(self, entry: Any) -> ObjectInfo:
         return ObjectInfo(self._own(entry["path"]), entry["size"], entry["last_modified"].timestamp())
@@ -309,8 +306,8 @@ class ObjectStorage:
     @asynccontextmanager
     async def open_writer(
         self, path: str, *, size: int | None = None, progress: Progress | None = None
-    ) -> AsyncIterator["_StreamWriter"]:
-        writer = _StreamWriter(self, path, self._key(path), part_bytes_for(size, self.options.part_bytes), progress)
+    ) -> AsyncIterator["PartWriter"]:
+        writer = PartWriter(self, path, self._key(path), part_bytes_for(size, self.options.part_bytes), progress)
         try:
             yield writer
             await writer.commit()
@@ -318,9 +315,9 @@ class ObjectStorage:
             await writer.abort()
             raise
 
-    def _start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "asyncio.Future[Any]":
+    def start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "asyncio.Future[Any]":
         concurrency = max(1, self.options.concurrency - 1)  # one more part is being made meanwhile
-        with self._told(path, "write"):
+        with self.told(path, "write"):
             return asyncio.ensure_future(
                 _awaited(
                     obstore().put_async(
@@ -334,16 +331,16 @@ class ObjectStorage:
                 )
             )
 
-    async def _finish_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
+    async def finish_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
         """Wait for it. A cancellation makes its source fail, so that the client removes the parts: wait for that."""
         try:
-            with self._told(path, "write"):
+            with self.told(path, "write"):
                 await asyncio.shield(upload)
         except asyncio.CancelledError:
-            await self._abort_upload(path, upload, feed)
+            await self.abort_upload(path, upload, feed)
             raise
 
-    async def _abort_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
+    async def abort_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
         feed.fail(Aborted("the upload is not wanted any more", storage=self.url, key=path))
         await asyncio.wait({upload}, timeout=self.options.timeout_seconds + self.options.retry_seconds)
         if upload.done() and not upload.cancelled():
@@ -352,9 +349,9 @@ class ObjectStorage:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._stores.clear()
-        self._spare.clear()
+        self.spare.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -365,7 +362,7 @@ class ObjectStorage:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _store(self, path: str) -> Any:
-        if self._closed:
+        if self.closed:
             raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
         store = self._stores.get(os.getpid())
         if store is None:
@@ -383,7 +380,7 @@ class ObjectStorage:
         return key[len(self._prefix) + 1 :] if self._prefix else key
 
     @contextmanager
-    def _told(self, path: str, doing: str) -> Iterator[None]:
+    def told(self, path: str, doing: str) -> Iterator[None]:
         """What obstore raises inside, in Strata's terms."""
         try:
             yield
@@ -392,158 +389,7 @@ class ObjectStorage:
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("obstore", "builtins"):
                 raise
-            raise self._translated(error, path, doing) from error
-
-    def _translated(self, error: Exception, path: str, doing: str) -> StorageError:
-        names = {kind.__name__ for kind in type(error).__mro__}
-        said = _first_words(error)
-        where = f"cannot {doing} {path!r} in {self.url}" if path else f"cannot {doing} {self.url}"
-        kind: type[StorageError] = StorageUnavailable
-        hint = self._hint(said)
-        if "NoSuchBucket" in said or "ContainerNotFound" in said:
-            kind, said = StorageError, "there is no such bucket. Create it, or correct its name"
-        elif names & {"NotFoundError", "FileNotFoundError"}:
-            kind, said = ObjectNotFound, "there is no such object"
-        elif names & {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}:
-            kind = _Conflict
-        elif names & {"PermissionDeniedError", "UnauthenticatedError"} or "InvalidAccessKeyId" in said:
-            kind = AccessDenied
-        elif re.search(r"InvalidRange|Wanted range|\b416\b", said):
-            kind, said = ObjectCorrupt, "it ends before the bytes that were asked for"
-        elif re.search(r"BadDigest|ContentSHA256Mismatch|Md5Mismatch", said):
-            kind, said = ObjectCorrupt, f"the bytes that arrived are not those that were sent ({said})"
-        elif re.search(r"QuotaExceeded|EntityTooLarge|InsufficientStorage|\b507\b", said):
-            kind = StorageFull
-        return kind(". ".join(filter(None, (f"{where}: {said}", hint))), storage=self.url, key=path)
-
-    def _hint(self, said: str) -> str:
-        """What to do about it, if the words tell."""
-        for pattern, hint in self.hints:
-            if re.search(pattern, said, re.IGNORECASE):
-                return hint
-        return ""
-
-    hints: tuple[tuple[str, str], ...] = ()
-
-
-class _StreamWriter:
-    """Fills parts from reused memory and feeds them to an upload; a small object is put at once."""
-
-    def __init__(self, storage: ObjectStorage, path: str, key: str, part_bytes: int, progress: Progress | None) -> None:
-        self._storage, self._path, self._key, self._part_bytes = storage, path, key, part_bytes
-        self._progress = progress
-        self._loop = asyncio.get_running_loop()
-        self._loans = Loans(self._returned)
-        self._feed = Feed(1)
-        self._free: asyncio.Queue[Block] = asyncio.Queue()
-        self._blocks = 0
-        self._block: Block | None = None
-        self._filled = 0
-        self._parts = 0
-        self._done = 0
-        self._upload: asyncio.Future[Any] | None = None
-        self._ended = False
-
-    async def write(self, data: Data) -> None:
-        if self._ended:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
-        rest = byte_view(data)
-        while len(rest):
-            block = self._block if self._block is not None else await self._take()
-            self._block = block
-            count = min(len(rest), self._part_bytes - self._filled)
-            np.copyto(block[self._filled : self._filled + count], np.frombuffer(rest[:count], np.uint8))
-            self._filled += count
-            rest = rest[count:]
-            if self._filled == self._part_bytes:
-                await self._send()
-
-    async def commit(self) -> None:
-        if self._ended:
-            return
-        if self._upload is None:
-            block = self._block[: self._filled] if self._block is not None else b""
-            await self._storage.write(self._path, block)
-        else:
-            if self._filled:
-                await self._send()
-            await self._or_failed(self._feed.end())
-            await self._storage._finish_upload(self._path, self._upload, self._feed)
-        self._ended = True
-        self._give_back()
-        if self._progress and self._upload is None:
-            self._progress(self._filled)
-
-    async def abort(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if self._upload is not None:
-            await self._storage._abort_upload(self._path, self._upload, self._feed)
-        self._give_back()
-
-    async def _send(self) -> None:
-        assert self._block is not None
-        if self._parts == MAX_PARTS:
-            raise InvalidInput(
-                f"{self._path!r} grew beyond {MAX_PARTS:,} parts of {self._part_bytes:,} bytes: say its size when the "
-                "writer is opened, and the parts will be large enough"
-            )
-        if self._upload is None:
-            self._upload = self._storage._start_upload(self._path, self._key, self._feed, self._part_bytes)
-        part, self._block = self._loans.lend(self._block[: self._filled]), None
-        self._filled = 0
-        self._parts += 1
-        await self._or_failed(self._feed.put(part))
-
-    async def _take(self) -> Block:
-        if self._blocks < self._storage.options.concurrency:
-            self._blocks += 1
-            spare = self._storage._spare
-            if spare and len(spare[-1]) == self._part_bytes:
-                return spare.pop()
-            return np.empty(self._part_bytes, np.uint8)
-        return await self._or_failed(self._free.get())
-
-    async def _or_failed(self, wanted: Awaitable[T]) -> T:
-        """What is awaited, unless the upload ends first: then it has failed, and nothing will ever come."""
-        task = asyncio.ensure_future(wanted)
-        waiting = {task} if self._upload is None else {task, self._upload}
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self._upload is not None and self._upload.done():
-                with self._storage._told(self._path, "write"):
-                    self._upload.result()
-            return await task
-        finally:
-            task.cancel()
-
-    def _returned(self, part: Block) -> None:
-        """From one of the client's threads, or from any, wherever the last reference was."""
-        block = part if part.base is None else part.base
-        try:
-            self._loop.call_soon_threadsafe(self._count, len(part), block)
-        except RuntimeError:  # the loop is closed, and with it all of this
-            return
-
-    def _count(self, size: int, block: Block) -> None:
-        self._free.put_nowait(block)
-        self._done += size
-        if self._progress and not self._ended:
-            self._progress(self._done)
-        if self._ended:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        """Keep the memory for the next writer; only as much as one may use."""
-        if self._block is not None:
-            self._free.put_nowait(self._block)
-            self._block = None
-        spare = self._storage._spare
-        while not self._free.empty():
-            block = self._free.get_nowait()
-            if len(spare) < self._storage.options.concurrency and not self._storage._closed:
-                spare.append(block)
+            raise translated(error, self.url, path, doing, self.hints) from error
 
 
 def _client(options: StorageOptions) -> dict[str, Any]:
@@ -567,12 +413,6 @@ def _client(options: StorageOptions) -> dict[str, Any]:
 def _version(meta: Any) -> str:
     told = {name: meta[name] for name in ("e_tag", "version") if meta.get(name)}
     return msgspec.json.encode(told).decode()
-
-
-def _first_words(error: Exception) -> str:
-    """The message without its debug dump, and without what may be secret."""
-    words = re.split(r"\n+(?:Debug source|Caused by)", str(error))[0].strip()
-    return _SECRET.sub(r"\1=***", words)[:1000]
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

@@ -26,7 +26,7 @@ class S3Storage(ObjectStorage):
             "The bucket is in another region: see AWS_REGION",
         ),
         (
-            r"169\.254|instance metadata|credential",
+            r"169\.254|instance metadata|credential|Missing AccessKeyId|Missing SecretAccessKey",
             "No credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role",
         ),
         (r"AccessDenied|403", "The credentials are valid but do not allow it: see the bucket's and the role's policy"),

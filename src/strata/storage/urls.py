@@ -64,6 +64,20 @@ def locate(url: str | None, backend: str | None, environment: Mapping[str, str])
     return Location(scheme, bucket, (url or "").strip("/"))
 
 
+def split_object_url(url: str) -> tuple[str, str]:
+    """Where an object's folder is, as `open_storage` takes it, and the object's key there.
+
+    The key is empty where no object can be meant: a bucket itself, or the root of the filesystem.
+    """
+    location = locate(url, None, os.environ)
+    if location.scheme == "file":
+        # Only the last segment counts, so `.` and `..` must be gone first. A path, since a URL would need quoting.
+        return os.path.split(os.path.abspath(os.path.expanduser(location.path)))
+    folder, _, key = location.path.rpartition("/")
+    bucket = f"{location.scheme}://{location.bucket}"
+    return (f"{bucket}/{folder}" if folder else bucket), key
+
+
 def _of_url(url: str, backend: str | None) -> Location:
     parts = urlsplit(url)
     scheme = SCHEMES.get(parts.scheme.lower())

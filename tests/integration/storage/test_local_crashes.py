@@ -18,7 +18,7 @@ import pytest
 from strata.errors import StorageError, StorageFull
 from strata.storage import BlockingStorage, LocalStorage
 from strata.storage.backend import byte_view
-from strata.storage.local import _Job
+from strata.storage.staging import Job
 from tests.integration.storage.crashing import Action, act_and_die, kill, run_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -142,7 +142,7 @@ def under_strace(strace: str, inject: str, body: Callable[[], None], tmp_path: P
 def write_here(root: Path, data: bytes) -> None:
     """A write in this very thread, as the storage's own thread does it."""
     storage = LocalStorage(root)
-    storage._write(KEY, byte_view(data), _Job(None), storage._replace)
+    storage._write(KEY, byte_view(data), Job(None), storage.replace)
 
 
 def test_killed_at_every_system_call(tmp_path: Path, strace: str) -> None:
@@ -174,7 +174,7 @@ def test_a_disk_that_fails_is_an_error_with_nothing_left(tmp_path: Path, strace:
         storage = LocalStorage(root)
         with pytest.raises(StorageError, match="the disk failed"):
             storage._attempt(
-                KEY, "write", lambda job: storage._write(KEY, byte_view(data), job, storage._replace), _Job(None)
+                KEY, "write", lambda job: storage._write(KEY, byte_view(data), job, storage.replace), Job(None)
             )
         assert list(root.glob(".strata-tmp/*.part")) == []
 

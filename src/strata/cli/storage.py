@@ -1,0 +1,252 @@
+"""`strata storage`: look at storages, move objects between them, and check that one keeps its promises."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from time import perf_counter
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from strata import background
+from strata.errors import InvalidInput, StrataError
+from strata.storage.backend import ObjectInfo
+from strata.storage.blocking import BlockingStorage
+from strata.storage.check import OPTIONS, Finding, check
+from strata.storage.copy import Tally, copy, nothing_at, read_pieces_blocking, size_of_object
+from strata.storage.sizes import counted, readable_bytes
+from strata.storage.urls import open_storage, split_object_url
+
+REMOVED_AT_ONCE = 1000
+
+app = typer.Typer(
+    help="Look at storages, copy between them, and check one. A URL is s3://bucket/prefix, gs://…, az://…, "
+    "file:///… or a path.",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="Where: s3://bucket/prefix, gs://…, az://…, or a path.")]
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Everything in the folder, at any depth.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command()
+def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
+    """List what is in a folder, or one object. Paths are relative to the URL."""
+    entries = _entries(url, recursive)
+    (_print_json if as_json else _print_lines)(entries)
+
+
+@app.command()
+def cat(url: Url) -> None:
+    """Write an object's bytes to standard output."""
+    folder, key = split_object_url(url)
+    with BlockingStorage(open_storage(folder)) as storage:
+        size = background.run(size_of_object(storage.storage, key, url, "name one object in it"))
+        for piece in read_pieces_blocking(storage.storage, key, size):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+@app.command()
+def cp(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="An object, or with -r a folder.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy; or, ending in /, the folder it goes in.")],
+    recursive: Recursive = False,
+) -> None:
+    """Copy an object or a folder between any two storages. Each object appears whole or not at all."""
+    began = perf_counter()
+    tally = Tally()
+    with _progress() as progress:
+        bar = progress.add_task("copying", total=None, objects="")
+
+        def watch(now: Tally) -> None:
+            nonlocal tally
+            tally = now
+            of = f"{now.objects:,} of {counted(now.objects_found, 'object')}"
+            progress.update(bar, completed=now.bytes, total=now.bytes_found, objects=of)
+
+        try:
+            asyncio.run(copy(source, target, recursive=recursive, watch=watch))
+        except StrataError:
+            if tally.objects:
+                typer.echo(f"{counted(tally.objects, 'object')} had been copied when this happened:", err=True)
+            raise
+    seconds = perf_counter() - began
+    speed = readable_bytes(tally.bytes / seconds)
+    typer.echo(f"copied {_amount(tally.objects, tally.bytes)} in {seconds:.1f} s ({speed}/s)")
+
+
+@app.command()
+def rm(
+    url: Url,
+    recursive: Recursive = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before removing a folder.")] = False,
+) -> None:
+    """Remove an object, or with -r a folder and all in it."""
+    folder, key = split_object_url(url)
+    if recursive and not key and "://" not in folder:
+        raise InvalidInput("the root of the filesystem is not removed")
+    with BlockingStorage(open_storage(folder)) as storage:
+        if not recursive:
+            size = background.run(size_of_object(storage.storage, key, url))
+            storage.delete(key)
+            typer.echo(f"removed {_amount(1, size)}")
+            return
+        if not yes:
+            found = _total(_to_remove(storage, key, url))
+            typer.confirm(f"Remove {_amount(*found)} from {url}?", abort=True, err=True)
+        removed = _total(_remove(storage, _to_remove(storage, key, url)))
+        typer.echo(f"removed {_amount(*removed)}")
+
+
+@app.command("check")
+def check_command(url: Url, as_json: AsJson = False) -> None:
+    """Try and time all that Strata needs of a storage, in a new folder there that is removed again.
+
+    Ends with 1 if anything failed.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    findings = asyncio.run(_check(url, None if as_json else console))
+    ok = all(finding.ok for finding in findings)
+    if as_json:
+        typer.echo(json.dumps({"url": url, "ok": ok, "findings": [asdict(one) for one in findings]}, indent=2))
+    else:
+        failed = counted(sum(not finding.ok for finding in findings), "step")
+        console.print("[green]everything that Strata needs works here" if ok else f"[red]{failed} failed")
+    if not ok:
+        raise typer.Exit(1)
+
+
+# -- listings --------------------------------------------------------------------------------------------------------
+
+
+def _entries(url: str, recursive: bool) -> Iterator[ObjectInfo]:
+    with BlockingStorage(open_storage(url)) as storage:
+        entries = storage.list_all() if recursive else storage.list_folder()
+        first = next(entries, None)
+        if first is not None:
+            yield first
+            yield from entries
+    if first is None and not url.endswith("/"):
+        yield from _object(url)
+
+
+def _object(url: str) -> Iterator[ObjectInfo]:
+    folder, key = split_object_url(url)
+    if not key:
+        return
+    with BlockingStorage(open_storage(folder)) as storage:
+        if storage.exists(key):
+            # Only a listing tells when an object was written.
+            yield from (entry for entry in storage.list_folder() if entry.path == key)
+            return
+    raise nothing_at(url)
+
+
+def _print_lines(entries: Iterator[ObjectInfo]) -> None:
+    objects = folders = size = 0
+    for entry in entries:
+        folders += entry.is_folder
+        objects += not entry.is_folder
+        size += entry.size
+        when = "" if entry.is_folder else f"{datetime.fromtimestamp(entry.modified):%Y-%m-%d %H:%M:%S}"
+        print(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {_printable(entry.path)}")
+    beside = f", {counted(folders, 'folder')}" if folders else ""
+    typer.echo(f"{readable_bytes(size):>12}  in {counted(objects, 'object')}{beside}")
+
+
+def _print_json(entries: Iterator[ObjectInfo]) -> None:
+    """Entry by entry: a listing may be larger than memory."""
+    opening = "["
+    for entry in entries:
+        when = None if entry.is_folder else datetime.fromtimestamp(entry.modified, UTC).isoformat()
+        size = None if entry.is_folder else entry.size
+        print(f"{opening}\n  {json.dumps({'path': entry.path, 'size': size, 'modified': when})}", end="")
+        opening = ","
+    typer.echo("[]" if opening == "[" else "\n]")
+
+
+def _printable(path: str) -> str:
+    """A key may hold what would change the terminal, or what cannot be encoded."""
+    return path if path.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)
+
+
+# -- removing --------------------------------------------------------------------------------------------------------
+
+
+def _to_remove(storage: BlockingStorage, key: str, url: str) -> Iterator[ObjectInfo]:
+    """All under the folder `key`, seen from the one that holds it, so that the folder itself goes as well."""
+    entries = storage.list_all(key)
+    first = next(entries, None)
+    if first is not None:
+        yield first
+        yield from entries
+    elif key and storage.exists(key):
+        yield ObjectInfo(key, storage.size(key), 0.0)
+    else:
+        raise nothing_at(url)
+
+
+def _remove(storage: BlockingStorage, entries: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    while batch := list(islice(entries, REMOVED_AT_ONCE)):
+        storage.delete_many([entry.path for entry in batch])
+        yield from batch
+
+
+def _total(entries: Iterator[ObjectInfo]) -> tuple[int, int]:
+    objects = size = 0
+    for entry in entries:
+        objects += 1
+        size += entry.size
+    return objects, size
+
+
+# -- words and pictures ----------------------------------------------------------------------------------------------
+
+
+def _amount(objects: int, size: int) -> str:
+    return f"{counted(objects, 'object')}, {readable_bytes(size)}"
+
+
+async def _check(url: str, console: Console | None) -> list[Finding]:
+    findings = []
+    async with open_storage(url, options=OPTIONS) as storage, aclosing(check(storage)) as steps:
+        async for finding in steps:
+            findings.append(finding)
+            if console:
+                console.print(_drawn(finding))
+    return findings
+
+
+def _drawn(finding: Finding) -> str:
+    mark = "[red]✗[/]" if not finding.ok else "[yellow]![/]" if finding.warns else "[green]✓[/]"
+    took = f"{finding.seconds:.2f} s" if finding.seconds >= 1 else f"{finding.seconds * 1000:.1f} ms"
+    words = " ".join(finding.message.split())  # a store's answer may have lines of its own
+    return f"{mark} {finding.name:<17} [dim]{took if finding.seconds else '':>9}[/]  {escape(words)}".rstrip()
+
+
+class _Speed(TextColumn):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{readable_bytes(task.finished_speed or task.speed or 0)}/s", "dim")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    console = Console(stderr=True)
+    columns = (BarColumn(), DownloadColumn(binary_units=True), _Speed(), TimeRemainingColumn())
+    note = TextColumn("{task.fields[objects]}", style="dim")
+    with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress

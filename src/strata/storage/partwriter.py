@@ -1,0 +1,138 @@
+"""A streaming writer to an object store: it fills parts from reused memory and feeds them to one upload."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from strata.errors import InvalidInput, StorageError
+from strata.storage.backend import Data, Progress, byte_view
+from strata.storage.parts import MAX_PARTS, Block, Feed, Loans
+
+if TYPE_CHECKING:
+    from strata.storage.objectstore import ObjectStorage
+
+T = TypeVar("T")
+
+
+class PartWriter:
+    """Fills parts from reused memory and feeds them to an upload; a small object is put at once."""
+
+    def __init__(
+        self, storage: "ObjectStorage", path: str, key: str, part_bytes: int, progress: Progress | None
+    ) -> None:
+        self._storage, self._path, self._key, self._part_bytes = storage, path, key, part_bytes
+        self._progress = progress
+        self._loop = asyncio.get_running_loop()
+        self._loans = Loans(self._returned)
+        self._feed = Feed(1)
+        self._free: asyncio.Queue[Block] = asyncio.Queue()
+        self._blocks = 0
+        self._block: Block | None = None
+        self._filled = 0
+        self._parts = 0
+        self._done = 0
+        self._upload: asyncio.Future[Any] | None = None
+        self._ended = False
+
+    async def write(self, data: Data) -> None:
+        if self._ended:
+            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+        rest = byte_view(data)
+        while len(rest):
+            block = self._block if self._block is not None else await self._take()
+            self._block = block
+            count = min(len(rest), self._part_bytes - self._filled)
+            np.copyto(block[self._filled : self._filled + count], np.frombuffer(rest[:count], np.uint8))
+            self._filled += count
+            rest = rest[count:]
+            if self._filled == self._part_bytes:
+                await self._send()
+
+    async def commit(self) -> None:
+        if self._ended:
+            return
+        if self._upload is None:
+            block = self._block[: self._filled] if self._block is not None else b""
+            await self._storage.write(self._path, block)
+        else:
+            if self._filled:
+                await self._send()
+            await self._or_failed(self._feed.end())
+            await self._storage.finish_upload(self._path, self._upload, self._feed)
+        self._ended = True
+        self._give_back()
+        if self._progress and self._upload is None:
+            self._progress(self._filled)
+
+    async def abort(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._upload is not None:
+            await self._storage.abort_upload(self._path, self._upload, self._feed)
+        self._give_back()
+
+    async def _send(self) -> None:
+        assert self._block is not None
+        if self._parts == MAX_PARTS:
+            raise InvalidInput(
+                f"{self._path!r} grew beyond {MAX_PARTS:,} parts of {self._part_bytes:,} bytes: say its size when the "
+                "writer is opened, and the parts will be large enough"
+            )
+        if self._upload is None:
+            self._upload = self._storage.start_upload(self._path, self._key, self._feed, self._part_bytes)
+        part, self._block = self._loans.lend(self._block[: self._filled]), None
+        self._filled = 0
+        self._parts += 1
+        await self._or_failed(self._feed.put(part))
+
+    async def _take(self) -> Block:
+        if self._blocks < self._storage.options.concurrency:
+            self._blocks += 1
+            spare = self._storage.spare
+            if spare and len(spare[-1]) == self._part_bytes:
+                return spare.pop()
+            return np.empty(self._part_bytes, np.uint8)
+        return await self._or_failed(self._free.get())
+
+    async def _or_failed(self, wanted: Awaitable[T]) -> T:
+        """What is awaited, unless the upload ends first: then it has failed, and nothing will ever come."""
+        task = asyncio.ensure_future(wanted)
+        waiting = {task} if self._upload is None else {task, self._upload}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if self._upload is not None and self._upload.done():
+                with self._storage.told(self._path, "write"):
+                    self._upload.result()
+            return await task
+        finally:
+            task.cancel()
+
+    def _returned(self, part: Block) -> None:
+        """From one of the client's threads, or from any, wherever the last reference was."""
+        block = part if part.base is None else part.base
+        try:
+            self._loop.call_soon_threadsafe(self._count, len(part), block)
+        except RuntimeError:  # the loop is closed, and with it all of this
+            return
+
+    def _count(self, size: int, block: Block) -> None:
+        self._free.put_nowait(block)
+        self._done += size
+        if self._progress and not self._ended:
+            self._progress(self._done)
+        if self._ended:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Keep the memory for the next writer; only as much as one may use."""
+        if self._block is not None:
+            self._free.put_nowait(self._block)
+            self._block = None
+        spare = self._storage.spare
+        while not self._free.empty():
+            block = self._free.get_nowait()
+            if len(spare) < self._storage.options.concurrency and not self._storage.closed:
+                spare.append(block)

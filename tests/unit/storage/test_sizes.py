@@ -1,0 +1,24 @@
+import pytest
+
+from strata.storage.sizes import counted, readable_bytes
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1023.7, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1024**2 - 1, "1.0 MiB"),
+        (24 << 20, "24.0 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (5000 << 50, "5,000.0 PiB"),
+    ],
+)
+def test_sizes_in_words(size: float, said: str) -> None:
+    assert readable_bytes(size) == said
+
+
+def test_counts_in_words() -> None:
+    assert [counted(count, "object") for count in (0, 1, 2000)] == ["0 objects", "1 object", "2,000 objects"]
