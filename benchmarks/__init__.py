@@ -16,17 +16,20 @@ Made = TypeVar("Made")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One number. `target` is the most it may be; the median is held to it, not the best."""
+    """One number. `target` is the most it may be (the least if `at_least`); the median is held to it, not the best."""
 
     what: str
     median: float
     best: float
     unit: str
     target: float | None = None
+    at_least: bool = False
 
     @property
     def met(self) -> bool | None:
-        return None if self.target is None else self.median <= self.target
+        if self.target is None:
+            return None
+        return self.median >= self.target if self.at_least else self.median <= self.target
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -52,13 +52,15 @@ def _grid(table: Table) -> Grid:
         grid.add_column(heading, justify="right")
     grid.add_column("met")
     for row in table.rows:
-        grid.add_row(row.what, _number(row.median, row), _number(row.best, row), _number(row.target, row), _met(row))
+        grid.add_row(row.what, _number(row.median, row), _number(row.best, row), _target(row), _met(row))
     return grid
 
 
-def _number(value: float | None, row: Row) -> str:
-    if value is None:
-        return ""
+def _target(row: Row) -> str:
+    return "" if row.target is None else f"{'≥' if row.at_least else '≤'} {_number(row.target, row)}"
+
+
+def _number(value: float, row: Row) -> str:
     # Ratios near one need a digit more to be told apart.
     shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if row.unit else f"{value:.4g}"
     return f"{shown} {row.unit}".rstrip()

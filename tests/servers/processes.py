@@ -148,7 +148,7 @@ def _until_ready(process: "subprocess.Popen[bytes]", folder: Path, ready: Callab
         ended = process.poll() is not None
         if ended or time.monotonic() > deadline:
             log = (folder / "server.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{process.args} {'ended' if ended else 'did not get ready'}:\n{log}")
+            raise RuntimeError(f"{process.args!r} {'ended' if ended else 'did not get ready'}:\n{log}")
         time.sleep(0.2)
 
 

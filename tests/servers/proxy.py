@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-Fault: TypeAlias = Literal["lose the answer", "fail after", "fail before", "cut", "hang"]
+Fault: TypeAlias = Literal["no such upload", "lose the answer", "fail after", "fail before", "cut", "hang"]
 
 
 class Request(NamedTuple):
@@ -63,6 +63,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "fail before":
             self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+            return
+        if fault == "no such upload":
+            self._answer(404, [], b"<Error><Code>NoSuchUpload</Code></Error>")
             return
         status, headers, answer = self._pass_on(body)
         if fault == "lose the answer":

@@ -4,17 +4,23 @@ A backend is a flat set of objects under keys such as `job/checkpoints/step_10/m
 whole: a reader sees the old object or the new one, never a mixture, and once a write has returned it is durable.
 """
 
+from strata.storage.azure import AzureStorage
 from strata.storage.backend import ObjectInfo, StorageBackend, StorageOptions, StorageWriter
 from strata.storage.blocking import BlockingStorage
+from strata.storage.gcs import GCSStorage
 from strata.storage.local import LocalStorage
 from strata.storage.memory import MemoryStorage
+from strata.storage.s3 import S3Storage
 from strata.storage.urls import open_storage
 
 __all__ = [
+    "AzureStorage",
     "BlockingStorage",
+    "GCSStorage",
     "LocalStorage",
     "MemoryStorage",
     "ObjectInfo",
+    "S3Storage",
     "StorageBackend",
     "StorageOptions",
     "StorageWriter",

@@ -43,6 +43,8 @@ class AzureStorage(ObjectStorage):
                 "AZURE_STORAGE_CONNECTION_STRING"
             )
         where = endpoint or said.get("BlobEndpoint") or os.environ.get("AZURE_STORAGE_ENDPOINT")
+        if not where and said.get("EndpointSuffix"):
+            where = f"{said.get('DefaultEndpointsProtocol', 'https')}://{name}.blob.{said['EndpointSuffix']}"
         settings = {
             "account_name": name,
             "account_key": account_key or said.get("AccountKey"),

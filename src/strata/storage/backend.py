@@ -41,7 +41,8 @@ class ObjectInfo:
 class StorageOptions:
     """How hard a storage tries, and how much memory it may use for it.
 
-    timeout_seconds: the longest that one request, or one step of a local file, may take without any progress.
+    timeout_seconds: the longest that one request to an object store may take, which carries a part at most; and the
+        longest that a local filesystem may do nothing.
     retries, retry_seconds: how often a request that failed in transit is repeated, with jittered backoff, and for how
         long at most.
     part_bytes, concurrency: large objects travel in parts of this size, so many at a time. Their product bounds the
@@ -137,6 +138,10 @@ class StorageBackend(Protocol):
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
         """The object and its version, to be given to `compare_and_swap`."""
+        ...
+
+    async def version(self, path: str) -> str:
+        """The object's version, or ObjectNotFound. It differs after every write, or at least after every change."""
         ...
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:

@@ -49,7 +49,7 @@ class BlockingStorage:
         background.run(self.storage.delete(path))
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        background.run(self.storage.delete_many(paths))
+        background.run(self.storage.delete_many([*paths]))
 
     def size(self, path: str) -> int:
         return background.run(self.storage.size(path))
@@ -71,6 +71,9 @@ class BlockingStorage:
 
     def read_versioned(self, path: str) -> tuple[bytes, str]:
         return background.run(self.storage.read_versioned(path))
+
+    def version(self, path: str) -> str:
+        return background.run(self.storage.version(path))
 
     def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         return background.run(self.storage.compare_and_swap(path, data, version))

@@ -128,7 +128,7 @@ class Trial:
         return Remark("a stale version was refused")
 
     async def delete(self) -> Remark:
-        for _ in "ab":  # what is not there is as good as deleted
+        for _ in range(2):  # what is not there is as good as deleted
             await self.storage.delete(self._key("small"))
         if await self.storage.exists(self._key("small")):
             raise Broken("a deleted object is still there")

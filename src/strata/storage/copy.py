@@ -97,6 +97,7 @@ async def read_pieces(storage: StorageBackend, key: str, size: int) -> AsyncGene
     if size <= PIECE_BYTES:
         yield memoryview(await storage.read(key))
         return
+    version = await storage.version(key)
     ahead: deque[asyncio.Task[memoryview]] = deque()
     try:
         for start in range(0, size, PIECE_BYTES):
@@ -110,7 +111,7 @@ async def read_pieces(storage: StorageBackend, key: str, size: int) -> AsyncGene
         for task in ahead:
             task.cancel()
         await asyncio.gather(*ahead, return_exceptions=True)
-    if await storage.size(key) != size:
+    if await storage.version(key) != version or await storage.size(key) != size:
         raise StorageError(
             f"{key!r} in {storage.url} was replaced while it was read: read it again", storage=storage.url, key=key
         )

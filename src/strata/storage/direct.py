@@ -22,10 +22,12 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ALIGNMENT = 4096
-WINDOW_BYTES = 8 << 20
+PIECE_BYTES = 8 << 20
+WINDOW_BYTES = 2 << 20
+"""Smaller than a piece, so that what was copied is still in the cache when it is written."""
 DIRECT_FROM_BYTES = 1 << 20
 SYNC_EVERY_BYTES = 64 << 20
-WINDOWS_KEPT = 8
+WINDOWS_KEPT = 16
 
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -76,9 +78,13 @@ def sync(fd: int) -> None:
     """To the medium itself, past the drive's own cache."""
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
-        fcntl.fcntl(fd, full)
-    else:
-        os.fsync(fd)
+        try:
+            fcntl.fcntl(fd, full)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL):  # some network mounts have only the ordinary one
+                raise
+    os.fsync(fd)
 
 
 class FileSink:
@@ -96,7 +102,7 @@ class FileSink:
     def write(self, data: memoryview, tick: Tick) -> None:
         """Append; it may stay in memory until `finish`."""
         if not self.direct:
-            self._flush(tick)
+            self.flush(tick)
             self._plain(data, self.size, tick)
             self.size += len(data)
             return
@@ -104,7 +110,7 @@ class FileSink:
             data = self._fill(data, tick)
         whole = len(data) // ALIGNMENT * ALIGNMENT
         if whole >= DIRECT_FROM_BYTES:
-            self._in_lanes(data[:whole], tick)
+            self._bulk(data[:whole], tick)
             self.size += whole
             data = data[whole:]
         while len(data):
@@ -112,7 +118,7 @@ class FileSink:
 
     def finish(self, tick: Tick) -> None:
         """Everything written is in the file and on the disk."""
-        self._flush(tick)
+        self.flush(tick)
         self.release()
         sync(self._fd)
 
@@ -122,7 +128,7 @@ class FileSink:
             _windows.give(self._window)
             self._window = None
 
-    def _flush(self, tick: Tick) -> None:
+    def flush(self, tick: Tick) -> None:
         """The window's bytes into the file: whole blocks, the last one padded, and the padding cut off again."""
         if not self._filled:
             return
@@ -152,31 +158,15 @@ class FileSink:
             self._filled = 0
         return data[count:]
 
-    def _in_lanes(self, data: memoryview, tick: Tick) -> None:
+    def _bulk(self, data: memoryview, tick: Tick) -> None:
         source = np.frombuffer(data, np.uint8)
-        starts = iter(range(0, len(source), WINDOW_BYTES))
-        take_turns = threading.Lock()
-        errors: list[BaseException] = []
+        piece_bytes = WINDOW_BYTES if source.ctypes.data % ALIGNMENT else PIECE_BYTES
+        begin = self.size
 
-        def lane() -> None:
-            try:
-                while not errors:
-                    with take_turns:
-                        start = next(starts, None)
-                    if start is None:
-                        return
-                    self._put(source[start : start + WINDOW_BYTES], self.size + start, tick)
-            except BaseException as error:  # noqa: BLE001  raised below, in the caller's own thread
-                errors.append(error)
+        def put(start: int) -> None:
+            self._put(source[start : start + piece_bytes], begin + start, tick)
 
-        other = threading.Thread(target=lane, name="strata-disk", daemon=True)
-        if len(source) > WINDOW_BYTES:
-            other.start()
-        lane()
-        if other.ident is not None:
-            other.join()
-        if errors:
-            raise errors[0]
+        _in_lanes(2, range(0, len(source), piece_bytes), put)
 
     def _put(self, block: Block, offset: int, tick: Tick) -> None:
         if not self.direct:
@@ -215,7 +205,7 @@ class FileSink:
     def _plain(self, data: memoryview, offset: int, tick: Tick) -> None:
         done = 0
         while done < len(data):
-            count = _write_at(self._fd, data[done : done + WINDOW_BYTES], offset + done)
+            count = _write_at(self._fd, data[done : done + PIECE_BYTES], offset + done)
             done += count
             self._unsynced += count
             if self._unsynced >= SYNC_EVERY_BYTES:
@@ -228,12 +218,52 @@ def read_into(fd: int, target: Block, offset: int, tick: Tick) -> int:
     """Fill the memory from there; fewer bytes than asked for mean the end of the file."""
     done = 0
     while done < len(target):
-        count = _read_at(fd, target.data[done : done + WINDOW_BYTES], offset + done)
+        count = _read_at(fd, target.data[done : done + PIECE_BYTES], offset + done)
         if not count:
             break
         done += count
         tick(count)
     return done
+
+
+def read_all_into(fd: int, targets: list[Block], starts: list[int], lanes: int, tick: Tick) -> list[int]:
+    """Fill each from its place, several at a time where that is worth a thread; and how much there was for each."""
+    counts = [0] * len(targets)
+
+    def read(number: int) -> None:
+        counts[number] = read_into(fd, targets[number], starts[number], tick)
+
+    worth = sum(map(len, targets)) // WINDOW_BYTES
+    _in_lanes(max(1, min(lanes, worth)), range(len(targets)), read)
+    return counts
+
+
+def _in_lanes(lanes: int, numbers: range, work: Callable[[int], None]) -> None:
+    """Do it for each number, so many at a time. The first error stops the rest and is raised here."""
+    left = iter(numbers)
+    take_turns = threading.Lock()
+    errors: list[BaseException] = []
+
+    def lane() -> None:
+        try:
+            while not errors:
+                with take_turns:
+                    number = next(left, None)
+                if number is None:
+                    return
+                work(number)
+        except BaseException as error:  # noqa: BLE001  raised below, in the caller's own thread
+            errors.append(error)
+
+    count = min(lanes, len(numbers)) - 1
+    others = [threading.Thread(target=lane, name="strata-disk", daemon=True) for _ in range(count)]
+    for other in others:
+        other.start()
+    lane()
+    for other in others:
+        other.join()
+    if errors:
+        raise errors[0]
 
 
 def _write_at(fd: int, data: memoryview, offset: int) -> int:

@@ -15,11 +15,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
-from typing import NoReturn, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -36,9 +35,10 @@ from strata.errors import (
 )
 from strata.storage import filelock
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
-from strata.storage.direct import DIRECT_FROM_BYTES, FileSink, read_into, sync
-from strata.storage.keys import STAGING, check_key, check_prefix, join
-from strata.storage.staging import Job, LocalWriter, Staged
+from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_into, sync
+from strata.storage.keys import STAGING, check_key, check_prefix
+from strata.storage.staging import Job, LocalWriter, Pulse, Staged
+from strata.storage.tree import Tree, remove_if_empty
 
 T = TypeVar("T")
 
@@ -47,8 +47,24 @@ LEFTOVER_SECONDS = 86_400
 """Where files cannot be locked, a staged file this old is taken for a leftover."""
 FOLDER_TRIES = 16
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_ROOM = ". Make room, then try again: nothing was changed"
+_RIGHTS = f". Whoever runs this (user {os.geteuid() if hasattr(os, 'geteuid') else '?'}) must be allowed to"
+_GONE = ": the server behind this folder does not answer"
+_KINDS: dict[int, tuple[type[StorageError], str]] = {
+    errno.ENOSPC: (StorageFull, _ROOM),
+    errno.EDQUOT: (StorageFull, _ROOM),
+    errno.EFBIG: (StorageFull, _ROOM),
+    errno.EACCES: (AccessDenied, _RIGHTS),
+    errno.EPERM: (AccessDenied, _RIGHTS),
+    errno.EROFS: (AccessDenied, _RIGHTS),
+    errno.ESTALE: (StorageUnavailable, _GONE),
+    errno.ETIMEDOUT: (StorageUnavailable, _GONE),
+    errno.EHOSTDOWN: (StorageUnavailable, _GONE),
+    errno.EIO: (StorageError, ": the disk failed. What was being written is not there; see the kernel's log (dmesg)"),
+    errno.EXDEV: (StorageError, ": its folder is another filesystem than the root. Open a storage there"),
+}
 
 
 class LocalStorage:
@@ -61,8 +77,10 @@ class LocalStorage:
         self.options = options or StorageOptions()
         self._root = os.path.realpath(Path(given).expanduser())
         self._staging = os.path.join(self._root, STAGING)
+        self._tree = Tree(self._root)
+        self._pulse = Pulse()
         self._direct = True
-        self._closed = False
+        self.closed = False
         self._pools: dict[int, ThreadPoolExecutor] = {}
         self._ready_in = 0
 
@@ -86,18 +104,21 @@ class LocalStorage:
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         view = byte_view(data)
+        made = ""
 
         def swap(staged: Staged, target: str) -> None:
+            nonlocal made
             if self._version(path) != version:
                 raise ObjectChanged(
                     f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
                     storage=self.url,
                     key=path,
                 )
-            os.replace(staged.path, target)
+            made = _version_of(staged.fd)
+            self.replace(staged, target)
 
         await self.run(path, "replace", lambda job: self._write(path, view, job, swap, swaps=True))
-        return _digest(view)
+        return made
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         def read(job: Job) -> bytes:
@@ -108,8 +129,19 @@ class LocalStorage:
         return await self.run(path, "read", read, progress)
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
-        data = await self.read(path)
-        return data, _digest(memoryview(data))
+        def read(job: Job) -> tuple[bytes, str]:
+            with self._opened(path) as fd:
+                target = np.empty(os.fstat(fd).st_size, np.uint8)
+                return target[: read_into(fd, target, 0, job.tick)].tobytes(), _version_of(fd)
+
+        return await self.run(path, "read", read)
+
+    async def version(self, path: str) -> str:
+        def look(_: Job) -> str:
+            with self._opened(path) as fd:
+                return _version_of(fd)
+
+        return await self.run(path, "look at", look)
 
     async def read_range(self, path: str, start: int, length: int) -> memoryview:
         (view,) = await self.read_ranges(path, [(start, length)])
@@ -117,13 +149,7 @@ class LocalStorage:
 
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         check_ranges(ranges)
-        lanes = min(self.options.concurrency, len(ranges)) or 1
-
-        def read(lane: int) -> Callable[[Job], list[memoryview]]:
-            return lambda job: self._read(path, ranges[lane::lanes], job)
-
-        parts = await asyncio.gather(*(self.run(path, "read", read(lane)) for lane in range(lanes)))
-        return [parts[number % lanes][number // lanes] for number in range(len(ranges))]
+        return await self.run(path, "read", lambda job: self._read(path, ranges, job))
 
     async def exists(self, path: str) -> bool:
         return await self.run(path, "look for", lambda _: self._exists(path))
@@ -159,11 +185,11 @@ class LocalStorage:
     # -- listings ----------------------------------------------------------------------------------------------------
 
     async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        async for entry in self._paged(prefix, self._walk):
+        async for entry in self._paged(prefix, self._tree.walk):
             yield entry
 
     async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        async for entry in self._paged(prefix, self._folder):
+        async for entry in self._paged(prefix, self._tree.folder):
             yield entry
 
     async def _paged(self, prefix: str, entries: Callable[[str], Iterator[ObjectInfo]]) -> AsyncIterator[ObjectInfo]:
@@ -175,45 +201,10 @@ class LocalStorage:
             if len(page) < LISTED_AT_ONCE:
                 return
 
-    def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        for entry in self._scan(folder):
-            key = join(folder, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._walk(key)
-            elif found := self._info(key, entry):
-                yield found
-
-    def _folder(self, folder: str) -> Iterator[ObjectInfo]:
-        for entry in self._scan(folder):
-            key = join(folder, entry.name)
-            if not entry.is_dir(follow_symlinks=False):
-                if found := self._info(key, entry):
-                    yield found
-            elif next(self._walk(key), None):
-                yield ObjectInfo(f"{key}/", 0, 0.0)
-
-    def _scan(self, folder: str) -> list["os.DirEntry[str]"]:
-        """Sorted as their keys are; a folder that is not there, or went meanwhile, is empty."""
-        try:
-            with os.scandir(os.path.join(self._root, folder)) as entries:
-                found = [entry for entry in entries if folder or entry.name != STAGING]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name)
-
-    def _info(self, key: str, entry: "os.DirEntry[str]") -> ObjectInfo | None:
-        try:
-            if entry.is_symlink() and not self._inside(os.path.realpath(entry.path)):
-                return None
-            stat = entry.stat()
-        except FileNotFoundError:
-            return None
-        return ObjectInfo(key, stat.st_size, stat.st_mtime) if S_ISREG(stat.st_mode) else None
-
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        self._closed = True
+        self.closed = True
         pool = self._pools.pop(os.getpid(), None)
         if pool is not None:
             # Joined from a thread of its own: what still runs may take a while, and the loop must not wait.
@@ -221,11 +212,18 @@ class LocalStorage:
 
             def join() -> None:
                 pool.shutdown()
-                loop.call_soon_threadsafe(joined.set)
+                with suppress(RuntimeError):  # the loop may have ended
+                    loop.call_soon_threadsafe(joined.set)
 
-            joiner = threading.Thread(target=join)
+            joiner = threading.Thread(target=join, daemon=True)
             joiner.start()
-            await joined.wait()
+            try:
+                await asyncio.wait_for(joined.wait(), self.options.timeout_seconds)
+            except TimeoutError:
+                raise StorageUnavailable(
+                    f"{self.url} was closed while the filesystem hangs: some of its threads still wait for it",
+                    storage=self.url,
+                ) from None
             joiner.join()
 
     async def __aenter__(self) -> Self:
@@ -238,37 +236,42 @@ class LocalStorage:
 
     async def run(self, key: str, doing: str, work: Callable[[Job], T], progress: Progress | None = None) -> T:
         """Do it in a thread; give up if it makes no step for the whole timeout; clean up before a cancellation."""
-        job = Job(progress)
+        job = Job(progress, self._pulse)
         future = asyncio.get_running_loop().run_in_executor(self._threads(key), self._attempt, key, doing, work, job)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        steps = -1
+        life = job.life
         try:
             while not future.done():
                 await asyncio.wait({future}, timeout=self.options.timeout_seconds)
-                if not future.done() and job.started and job.steps == steps:
-                    job.stopped = True
-                    raise StorageUnavailable(
-                        f"cannot {doing} {key!r} in {self.url}: the filesystem did nothing for "
-                        f"{self.options.timeout_seconds:g} seconds. Is it a network mount whose server is gone?",
-                        storage=self.url,
-                        key=key,
-                    )
-                steps = job.steps
-        except asyncio.CancelledError:
+                if not future.done() and job.life == life:
+                    raise self._hangs(key, doing)
+                life = job.life
+        except (asyncio.CancelledError, StorageUnavailable) as error:
             job.stopped = True
-            await asyncio.wait({future}, timeout=self.options.timeout_seconds)
+            future.cancel()  # if it still waits for a thread
+            if job.started and isinstance(error, asyncio.CancelledError):
+                await asyncio.wait({future}, timeout=self.options.timeout_seconds)
             raise
         return future.result()
 
+    def _hangs(self, key: str, doing: str) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"cannot {doing} {key!r} in {self.url}: the filesystem did nothing for "
+            f"{self.options.timeout_seconds:g} seconds. Is it a network mount whose server is gone?",
+            storage=self.url,
+            key=key,
+        )
+
     def _attempt(self, key: str, doing: str, work: Callable[[Job], T], job: Job) -> T:
         job.started = True
+        job.tick(0)
         try:
             return work(job)
         except OSError as error:
-            self._translate(error, key, doing)
+            raise self._error(error, key, doing) from error
 
     def _threads(self, key: str) -> ThreadPoolExecutor:
-        if self._closed:
+        if self.closed:
             raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=key)
         # By process, since a forked child has none of its parent's threads.
         pool = self._pools.get(os.getpid())
@@ -277,27 +280,17 @@ class LocalStorage:
             pool = self._pools.setdefault(os.getpid(), fresh)
         return pool
 
-    def _translate(self, error: OSError, key: str, doing: str) -> NoReturn:
+    def _error(self, error: OSError, key: str, doing: str) -> StorageError | InvalidInput:
         where, number = f"cannot {doing} {key!r} in {self.url}", error.errno
         why = os.strerror(number) if number else str(error)
-        kind: type[StorageError] = StorageError
-        if isinstance(error, FileNotFoundError):
-            kind, why = ObjectNotFound, "there is no such object"
-        elif number in _FULL:
-            kind, why = StorageFull, f"{why}. Make room, then try again: nothing was changed"
-        elif number in _DENIED:
-            kind, why = AccessDenied, f"{why}. Who runs this (user {_user()}) must be allowed to"
-        elif number == errno.EIO:
-            why = f"{why}: the disk failed. What was being written is not there; look at the kernel's log (dmesg)"
-        elif number in (errno.ENOTDIR, errno.EEXIST):
-            raise InvalidInput(f"{where}: a part of its path is an object, which cannot be a folder as well") from error
-        elif number == errno.EISDIR:
-            raise InvalidInput(f"{where}: there is a folder of that name") from error
-        elif number == errno.EXDEV:
-            why = "its folder is on another filesystem than the root. Open a storage in that folder itself"
-        elif number in (errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN):
-            kind, why = StorageUnavailable, f"{why}: the server behind this folder does not answer"
-        raise kind(f"{where}: {why}", storage=self.url, key=key) from error
+        if number in (errno.ENOTDIR, errno.EEXIST):
+            return InvalidInput(f"{where}: a part of its path is an object, which cannot be a folder as well")
+        if number == errno.ENOENT:
+            return ObjectNotFound(f"{where}: there is no such object", storage=self.url, key=key)
+        if number == errno.EISDIR:
+            return InvalidInput(f"{where}: there is a folder of that name")
+        kind, hint = _KINDS.get(number or 0, (StorageError, ""))
+        return kind(f"{where}: {why}{hint}", storage=self.url, key=key)
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -305,9 +298,9 @@ class LocalStorage:
         self, path: str, view: memoryview, job: Job, place: Callable[["Staged", str], None], *, swaps: bool = False
     ) -> None:
         target = self.target(path)
-        with self._stage(path, direct=view.nbytes >= DIRECT_FROM_BYTES) as staged:
+        with self._stage(direct=view.nbytes >= DIRECT_FROM_BYTES) as staged:
             staged.sink.write(view, job.tick)
-            staged.sink.finish(job.tick)
+            staged.finish(job)
             self.publish(staged, target, place, job, swaps=swaps)
 
     def publish(
@@ -320,95 +313,131 @@ class LocalStorage:
         swaps: bool = False,
     ) -> None:
         """Give it its name, and make that durable: the names of the folders above as well, whoever made them."""
-        job.tick(0)
         folder = os.path.dirname(target)
         for left in reversed(range(FOLDER_TRIES)):
             try:
                 with self._exclusive(needed=swaps):
+                    job.tick(0)  # the last moment: whoever gave up must not find it there later
                     os.makedirs(folder, exist_ok=True)
                     place(staged, target)
                 break
             except FileNotFoundError:  # without locks, whoever deletes its last object removes the folder meanwhile
                 if not left:
                     raise
-        while self._inside(folder):
+        try:
+            self._sync_up(folder, job)
+        except OSError as error:
+            key = os.path.relpath(target, self._root)
+            raise StorageError(
+                f"{key!r} is in {self.url}, but its folder could not be synced ({error.strerror}): it may not survive "
+                "a power cut. Write it again",
+                storage=self.url,
+                key=key,
+            ) from error
+
+    def _sync_up(self, folder: str, job: Job) -> None:
+        """The folder and those above it, up to the root."""
+        while True:
             with suppress(FileNotFoundError):  # deleted again already
                 _sync_folder(folder)
-            job.steps += 1
+            job.step()
+            if folder == self._root:
+                return
             folder = os.path.dirname(folder)
 
-    def replace(self, staged: "Staged", target: str) -> None:
-        os.replace(staged.path, target)
+    def replace(self, staged: Staged, target: str) -> None:
+        """Take the name, from whatever has it."""
+        try:
+            os.replace(staged.path, target)
+        except IsADirectoryError:
+            if not remove_if_empty(target):
+                raise
+            os.replace(staged.path, target)
 
-    def _link(self, staged: "Staged", target: str) -> None:
+    def _link(self, staged: Staged, target: str) -> None:
+        """Take the name, if nothing has it."""
         try:
             os.link(staged.path, target)
         except FileExistsError:
+            if os.path.isdir(target) and remove_if_empty(target):
+                os.link(staged.path, target)
             # A network filesystem may have done it and lost the answer.
-            if not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
+            elif not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
                 path = os.path.relpath(target, self._root)
                 raise ObjectExists(
                     f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
                 ) from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            raise StorageError(
+                f"{self.url} cannot exclude other writers: its filesystem has no hard links", storage=self.url
+            ) from error
 
     def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: Job) -> list[memoryview]:
-        found = []
+        """All from one open file, so that they are of one version."""
+        targets = [np.empty(length, np.uint8) for _, length in ranges]
         with self._opened(path) as fd:
-            for start, length in ranges:
-                target = np.empty(length, np.uint8)
-                count = read_into(fd, target, start, job.tick)
-                if count < length:
+            starts = [start for start, _ in ranges]
+            for number, count in enumerate(read_all_into(fd, targets, starts, self.options.concurrency, job.tick)):
+                if count < len(targets[number]):
+                    start, length = ranges[number]
                     raise ObjectCorrupt(
                         f"{path!r} in {self.url} has {os.fstat(fd).st_size} bytes, and {length} from {start} were "
                         "asked for",
                         storage=self.url,
                         key=path,
                     )
-                found.append(target.data.toreadonly())
-        return found
+        return [target.data.toreadonly() for target in targets]
 
     def _delete(self, keys: list[str], job: Job) -> None:
         errors: list[Exception] = []
         folders: dict[str, None] = {}
         for key in keys:
-            target = self.target(key)
             try:
-                job.tick(0)
-                with self._exclusive(made=False):
-                    os.unlink(target)
-                folders[os.path.dirname(target)] = None
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                if os.path.isdir(target):
-                    continue
-                errors.append(error)
+                folders[self._unlink(key, job)] = None
+            except (OSError, StorageError, InvalidInput) as error:
+                errors.append(self._error(error, key, "delete") if isinstance(error, OSError) else error)
         for folder in folders:
-            self._prune(folder)
+            self._prune(folder, job)
         if errors:
             raise errors[0]
 
-    def _prune(self, folder: str) -> None:
-        """Sync it, and remove it and those above as long as they are empty: an empty folder is no object."""
-        while self._inside(folder):
-            with suppress(FileNotFoundError):
-                _sync_folder(folder)
-            if folder == self._root:
-                return
+    def _unlink(self, key: str, job: Job) -> str:
+        """The folder to sync. Also for what is not there: whoever deleted it may not have come to syncing."""
+        target = self.target(key)
+        job.tick(0)
+        try:
+            with self._exclusive(made=False):
+                os.unlink(target)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:
+            if not os.path.isdir(target):
+                raise
+        return os.path.dirname(target)
+
+    def _prune(self, folder: str, job: Job) -> None:
+        """Remove it and those above as long as they are empty, since an empty folder is no object; sync the rest."""
+        while folder != self._root:
             try:
                 with self._exclusive(made=False):
                     os.rmdir(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
             except OSError:
-                return
+                break
             folder = os.path.dirname(folder)
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._sync_up(folder, job)
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[int]:
         real = os.path.realpath(os.path.join(self._root, check_key(path)))
-        if not self._inside(real):
+        if not self._tree.holds(real):
             raise self._outside(path)
         try:
-            fd = os.open(real, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            fd = os.open(real, os.O_RDONLY | _OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
         except NotADirectoryError as error:
             raise FileNotFoundError(errno.ENOENT, "a part of the path is an object") from error
         try:
@@ -427,8 +456,8 @@ class LocalStorage:
 
     def _version(self, path: str) -> str | None:
         try:
-            with self._opened(path) as fd, os.fdopen(fd, "rb", closefd=False) as file:
-                return _digest(memoryview(file.read()))
+            with self._opened(path) as fd:
+                return _version_of(fd)
         except FileNotFoundError:
             return None
 
@@ -438,12 +467,9 @@ class LocalStorage:
         """Where a write of this key goes. A link in the place of the object itself is replaced, not followed."""
         folder, _, name = check_key(path).rpartition("/")
         real = os.path.realpath(os.path.join(self._root, folder))
-        if not self._inside(real):
+        if not self._tree.holds(real):
             raise self._outside(path)
         return os.path.join(real, name)
-
-    def _inside(self, real: str) -> bool:
-        return real == self._root or real.startswith(self._root.rstrip(os.sep) + os.sep)
 
     def _outside(self, path: str) -> InvalidInput:
         return InvalidInput(f"{path!r} leads out of {self.url} through a symbolic link")
@@ -451,8 +477,8 @@ class LocalStorage:
     # -- staging -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _stage(self, path: str, *, direct: bool) -> Iterator["Staged"]:
-        staged = self.open_staged(path, direct=direct)
+    def _stage(self, *, direct: bool) -> Iterator[Staged]:
+        staged = self.open_staged(direct=direct)
         try:
             yield staged
         finally:
@@ -460,26 +486,27 @@ class LocalStorage:
                 self._direct = False
             staged.close()
 
-    def open_staged(self, path: str, *, direct: bool) -> "Staged":
-        self._make_ready()
+    def open_staged(self, *, direct: bool) -> Staged:
+        """A new file under a name of its own, locked."""
         while True:
+            self._make_ready()
             name = os.path.join(self._staging, f"{secrets.token_hex(12)}.part")
-            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-            fd = os.open(name, flags, 0o666)
-            filelock.try_lock(fd)
-            if os.fstat(fd).st_nlink:
-                return Staged(name, fd, FileSink(fd, direct=direct and self._direct))
-            os.close(fd)  # it was taken for a leftover before it was locked
+            try:
+                fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | _OPEN_FLAGS, 0o666)
+            except FileNotFoundError:  # somebody tidied up the folder
+                continue
+            # Before it is locked it looks like a leftover: somebody may be about to remove it, or have done so.
+            if filelock.try_lock(fd) is not False and os.fstat(fd).st_nlink:
+                return Staged(name, fd, direct=direct and self._direct)
+            os.close(fd)
 
     def _make_ready(self) -> None:
         """Once in each process: the folders, durably, and away with what dead processes left."""
         if self._ready_in == os.getpid() and os.path.isdir(self._staging):
             return
-        made = []
-        folder = self._staging
-        while not os.path.isdir(folder):
-            made.append(folder)
-            folder = os.path.dirname(folder)
+        made = [self._staging, self._root]
+        while not os.path.isdir(os.path.dirname(made[-1])):
+            made.append(os.path.dirname(made[-1]))
         os.makedirs(self._staging, exist_ok=True)
         for folder in made:
             _sync_folder(os.path.dirname(folder))
@@ -496,8 +523,9 @@ class LocalStorage:
     @contextmanager
     def _exclusive(self, *, needed: bool = False, made: bool = True) -> Iterator[None]:
         """One change of names at a time, in all processes: else compare-and-swap could not compare and swap at once."""
+        lock = os.path.join(self._staging, "lock")
         try:
-            fd = os.open(os.path.join(self._staging, "lock"), os.O_RDWR | (os.O_CREAT if made else 0), 0o666)
+            fd = filelock.keep(os.open(lock, os.O_RDWR | _OPEN_FLAGS | (os.O_CREAT if made else 0), 0o666))
         except FileNotFoundError:
             if made:
                 raise
@@ -510,15 +538,13 @@ class LocalStorage:
                 )
             yield
         finally:
-            os.close(fd)
+            filelock.close(fd)
 
 
-def _digest(view: memoryview) -> str:
-    return blake2b(view, digest_size=16).hexdigest()
-
-
-def _user() -> str:
-    return str(os.geteuid()) if hasattr(os, "geteuid") else "?"
+def _version_of(fd: int) -> str:
+    """Every write is a new file with a date of its own, to the nanosecond."""
+    stat = os.fstat(fd)
+    return f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
 
 
 def _sync_folder(folder: str) -> None:

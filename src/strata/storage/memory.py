@@ -122,6 +122,9 @@ class MemoryStorage:
         stored = self._get(path)
         return stored.data, str(stored.version)
 
+    async def version(self, path: str) -> str:
+        return str(self._get(path).version)
+
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         key, view = self._key(path), byte_view(data)
         with self._space.lock:
@@ -155,9 +158,12 @@ class MemoryStorage:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _key(self, path: str) -> str:
+        self._check_open(path)
+        return join(self._prefix, check_key(path))
+
+    def _check_open(self, path: str) -> None:
         if self._closed:
             raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
-        return join(self._prefix, check_key(path))
 
     def _get(self, path: str) -> _Stored:
         stored = self._space.objects.get(self._key(path))
@@ -171,6 +177,7 @@ class MemoryStorage:
         return self._space.versions
 
     def _under(self, prefix: str) -> Iterator[tuple[str, _Stored]]:
+        self._check_open(prefix)
         folder = join(self._prefix, check_prefix(prefix)) if prefix else self._prefix
         start = f"{folder}/" if folder else ""
         with self._space.lock:

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from itertools import chain
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -29,8 +30,8 @@ from strata.errors import (
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
 from strata.storage.client import obstore
 from strata.storage.keys import check_key, check_prefix, join
-from strata.storage.obstore_errors import Hints, LostRace, translated
-from strata.storage.parts import Aborted, Block, Feed, Loans, part_bytes_for
+from strata.storage.obstore_errors import Hints, LostRace, is_obstores, translated
+from strata.storage.parts import Aborted, Block, Feed, Loans, Upload, part_bytes_for
 from strata.storage.partwriter import PartWriter
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ class ObjectStorage:
 
         lending = asyncio.ensure_future(lend())
         try:
-            await self.finish_upload(path, upload, feed)
+            await self.finish_upload(upload)
         finally:
             lending.cancel()
 
@@ -114,6 +115,9 @@ class ObjectStorage:
         with self.told(path, "read"):
             found = await obstore().get_async(self._store(path), self._key(path))
             return bytes(await found.bytes_async()), _version(found.meta)
+
+    async def version(self, path: str) -> str:
+        return _version(await self._head(path))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         try:
@@ -156,17 +160,7 @@ class ObjectStorage:
             return None, ""
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        for left in reversed(range(READ_TRIES)):
-            try:
-                return await self._read_whole(path, progress)
-            except LostRace:
-                if not left:
-                    raise StorageUnavailable(
-                        f"cannot read {path!r} from {self.url}: it is replaced again and again meanwhile",
-                        storage=self.url,
-                        key=path,
-                    ) from None
-        raise AssertionError("unreachable")
+        return await self._of_one_version(path, lambda: self._read_whole(path, progress))
 
     async def _read_whole(self, path: str, progress: Progress | None) -> bytes:
         key, part = self._key(path), self.options.part_bytes
@@ -177,19 +171,10 @@ class ObjectStorage:
         size, tag = first.meta["size"], first.meta["e_tag"]
         with self.told(path, "read"):
             head = await first.bytes_async()
-        done = len(head)
-        if progress:
-            progress(done)
+        count = _Count(progress)
+        count.add(head)
         if size <= part:
             return bytes(head)
-
-        def count(piece: Any) -> Any:
-            nonlocal done
-            done += len(piece)
-            if progress:
-                progress(done)
-            return piece
-
         ranges = [(start, min(part, size - start)) for start in range(part, size, part)]
         return b"".join([head, *await self._get_ranges(path, ranges, tag, count)])
 
@@ -199,25 +184,55 @@ class ObjectStorage:
 
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         check_ranges(ranges)
-        pieces = await self._get_ranges(path, ranges, None, lambda piece: piece)
-        return [memoryview(piece) for piece in pieces]
+        part = self.options.part_bytes
+        pieces = [
+            [(at, min(part, start + length - at)) for at in range(start, start + length, part)]
+            for start, length in ranges
+        ]
+        found = iter(await self._of_one_version(path, lambda: self._read_pieces(path, [*chain(*pieces)])))
+        taken = [[next(found) for _ in mine] for mine in pieces]
+        return [memoryview(mine[0] if len(mine) == 1 else b"".join(mine)) for mine in taken]
+
+    async def _read_pieces(self, path: str, ranges: list[tuple[int, int]]) -> list[Any]:
+        """The first one tells the version; the others must be of the same."""
+        if not ranges:
+            await self._head(path)
+            return []
+        (start, length), *rest = ranges
+        first = await self._get(path, self._key(path), {"range": (start, start + length)})
+        with self.told(path, "read"):
+            piece = await first.bytes_async()
+        if len(piece) < length:
+            raise self._too_short(path, start, length)
+        return [piece, *await self._get_ranges(path, rest, first.meta["e_tag"], _Count(None))]
+
+    async def _of_one_version(self, path: str, read: Callable[[], Awaitable[T]]) -> T:
+        """Read again if the object is replaced meanwhile; not for ever."""
+        for _ in range(READ_TRIES):
+            try:
+                return await read()
+            except LostRace:
+                continue
+        raise StorageUnavailable(
+            f"cannot read {path!r} from {self.url}: it is replaced again and again meanwhile",
+            storage=self.url,
+            key=path,
+        )
 
     async def _get_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], tag: str | None, done: Callable[[Any], Any]
+        self, path: str, ranges: Sequence[tuple[int, int]], tag: str | None, count: "_Count"
     ) -> list[Any]:
         key, lanes = self._key(path), asyncio.Semaphore(self.options.concurrency)
+        condition = {} if tag is None else {"if_match": tag}
 
         async def get(start: int, length: int) -> Any:
-            if not length:
-                return b""
-            condition = {} if tag is None else {"if_match": tag}
             async with lanes:
                 found = await self._get(path, key, {"range": (start, start + length), **condition})
                 with self.told(path, "read"):
                     piece = await found.bytes_async()
             if len(piece) < length:
                 raise self._too_short(path, start, length)
-            return done(piece)
+            return count.add(piece)
 
         return await _all([get(start, length) for start, length in ranges])
 
@@ -315,36 +330,43 @@ class ObjectStorage:
             await writer.abort()
             raise
 
-    def start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "asyncio.Future[Any]":
-        concurrency = max(1, self.options.concurrency - 1)  # one more part is being made meanwhile
+    def start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "Upload":
+        """Begin to pull parts from the feed. One more part is being made meanwhile."""
+        writer = secrets.token_hex(16)
         with self.told(path, "write"):
-            return asyncio.ensure_future(
-                _awaited(
-                    obstore().put_async(
-                        self._store(path),
-                        key,
-                        feed.parts(),
-                        use_multipart=True,
-                        chunk_size=part_bytes,
-                        max_concurrency=concurrency,
-                    )
-                )
+            put = obstore().put_async(
+                self._store(path),
+                key,
+                feed.parts(),
+                attributes={WRITER: writer},
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=max(1, self.options.concurrency - 1),
             )
+        return Upload(path, key, feed, asyncio.ensure_future(_awaited(put)), writer)
 
-    async def finish_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
+    async def finish_upload(self, upload: "Upload") -> None:
         """Wait for it. A cancellation makes its source fail, so that the client removes the parts: wait for that."""
         try:
-            with self.told(path, "write"):
-                await asyncio.shield(upload)
+            with self.told(upload.path, "write"):
+                await asyncio.shield(upload.ending)
         except asyncio.CancelledError:
-            await self.abort_upload(path, upload, feed)
+            await self.abort_upload(upload)
             raise
+        except ObjectNotFound as error:
+            # A store that completed it, and whose answer was lost, knows nothing of it when asked again.
+            if (await self._writer_of(upload.path, upload.key))[0] != upload.writer:
+                raise StorageUnavailable(
+                    f"cannot write {upload.path!r} in {self.url}: the upload is gone. Write it again",
+                    storage=self.url,
+                    key=upload.path,
+                ) from error
 
-    async def abort_upload(self, path: str, upload: "asyncio.Future[Any]", feed: Feed) -> None:
-        feed.fail(Aborted("the upload is not wanted any more", storage=self.url, key=path))
-        await asyncio.wait({upload}, timeout=self.options.timeout_seconds + self.options.retry_seconds)
-        if upload.done() and not upload.cancelled():
-            upload.exception()
+    async def abort_upload(self, upload: "Upload") -> None:
+        upload.feed.fail(Aborted("the upload is not wanted any more", storage=self.url, key=upload.path))
+        await asyncio.wait({upload.ending}, timeout=self.options.timeout_seconds + self.options.retry_seconds)
+        if upload.ending.done() and not upload.ending.cancelled():
+            upload.ending.exception()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -387,9 +409,23 @@ class ObjectStorage:
         except (StorageError, InvalidInput):
             raise
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("obstore", "builtins"):
+            if not is_obstores(error):
                 raise
             raise translated(error, self.url, path, doing, self.hints) from error
+
+
+class _Count:
+    """Bytes done, told as they come."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._done = 0
+        self._progress = progress
+
+    def add(self, piece: Any) -> Any:
+        self._done += len(piece)
+        if self._progress:
+            self._progress(self._done)
+        return piece
 
 
 def _client(options: StorageOptions) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from strata.errors import (
 Hints: TypeAlias = tuple[tuple[str, str], ...]
 """Patterns of an error's words, and what to do about it: the first that fits is told."""
 
+_CREDENTIALS = r"(?i)InvalidAccessKeyId|credential|token request|Missing AccessKeyId|Missing SecretAccessKey"
 _BODY = re.compile(r"(?s)<\?xml.*|<Error>.*")
 _TOLD = re.compile(r"(?s)<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?")
 _SECRET = re.compile(r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|token)=[^&\s\"')]+")
@@ -22,6 +23,13 @@ _SECRET = re.compile(r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-a
 
 class LostRace(StorageError):
     """The store says that somebody else was first. Whether that was an earlier try of ours is still to be seen."""
+
+
+def is_obstores(error: Exception) -> bool:
+    """Whether obstore raised it. For some things it has Python's own errors, told by what is printed with them."""
+    if type(error).__module__.partition(".")[0] in ("obstore", "pyo3_async_runtimes"):
+        return True
+    return isinstance(error, OSError | NotImplementedError) and (type(error) is OSError or "Debug source" in str(error))
 
 
 def translated(error: Exception, url: str, path: str, doing: str, hints: Hints) -> StorageError:
@@ -44,7 +52,7 @@ def _judged(names: set[str], said: str) -> tuple[type[StorageError], str, bool]:
         return ObjectNotFound, "there is no such object", False
     if names & {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}:
         return LostRace, "", False
-    if names & {"PermissionDeniedError", "UnauthenticatedError"} or "InvalidAccessKeyId" in said:
+    if names & {"PermissionDeniedError", "UnauthenticatedError"} or re.search(_CREDENTIALS, said):
         return AccessDenied, "", True
     if re.search(r"InvalidRange|Wanted range|\b416\b", said):
         return ObjectCorrupt, "it ends before the bytes that were asked for", False

@@ -3,7 +3,8 @@
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,17 @@ class Feed:
             del part  # the client's reference must be the last one
         if self._failed is not None:
             raise self._failed
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One under way: where it goes, what it is fed from, when it ends, and the mark by which its object is known."""
+
+    path: str
+    key: str
+    feed: Feed
+    ending: "asyncio.Future[Any]"
+    writer: str
 
 
 class Aborted(StorageError):

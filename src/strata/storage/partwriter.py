@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from strata.errors import InvalidInput, StorageError
 from strata.storage.backend import Data, Progress, byte_view
-from strata.storage.parts import MAX_PARTS, Block, Feed, Loans
+from strata.storage.parts import MAX_PARTS, Block, Feed, Loans, Upload
 
 if TYPE_CHECKING:
     from strata.storage.objectstore import ObjectStorage
@@ -33,46 +33,76 @@ class PartWriter:
         self._filled = 0
         self._parts = 0
         self._done = 0
-        self._upload: asyncio.Future[Any] | None = None
+        self._upload: Upload | None = None
         self._ended = False
+        self._failed = False
+        self._total = 0
 
     async def write(self, data: Data) -> None:
-        if self._ended:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
         rest = byte_view(data)
-        while len(rest):
-            block = self._block if self._block is not None else await self._take()
-            self._block = block
-            count = min(len(rest), self._part_bytes - self._filled)
-            np.copyto(block[self._filled : self._filled + count], np.frombuffer(rest[:count], np.uint8))
-            self._filled += count
-            rest = rest[count:]
-            if self._filled == self._part_bytes:
-                await self._send()
+        self._check()
+        self._total += len(rest)
+        try:
+            while len(rest):
+                rest = rest[await self._fill(rest) :]
+        except BaseException:
+            self._failed = True
+            raise
+
+    async def _fill(self, rest: memoryview) -> int:
+        if self._block is None:
+            self._block = await self._take()
+        count = min(len(rest), self._part_bytes - self._filled)
+        np.copyto(self._block[self._filled : self._filled + count], np.frombuffer(rest[:count], np.uint8))
+        self._filled += count
+        if self._filled == self._part_bytes:
+            await self._send()
+        return count
 
     async def commit(self) -> None:
         if self._ended:
             return
-        if self._upload is None:
-            block = self._block[: self._filled] if self._block is not None else b""
-            await self._storage.write(self._path, block)
-        else:
-            if self._filled:
-                await self._send()
-            await self._or_failed(self._feed.end())
-            await self._storage.finish_upload(self._path, self._upload, self._feed)
+        self._check()
+        try:
+            await (self._put_whole() if self._upload is None else self._finish(self._upload))
+        except BaseException:
+            self._failed = True
+            raise
         self._ended = True
         self._give_back()
-        if self._progress and self._upload is None:
-            self._progress(self._filled)
+        if self._progress and self._done < self._total:
+            self._done = self._total
+            self._progress(self._total)
+
+    async def _put_whole(self) -> None:
+        # Not to be used again before the client let go of it, which a failure does not tell.
+        block, self._block = self._block, None
+        await self._storage.write(self._path, b"" if block is None else block[: self._filled])
+        self._block = block
+
+    async def _finish(self, upload: Upload) -> None:
+        if self._filled:
+            await self._send()
+        await self._or_failed(self._feed.end())
+        await self._storage.finish_upload(upload)
 
     async def abort(self) -> None:
         if self._ended:
             return
         self._ended = True
         if self._upload is not None:
-            await self._storage.abort_upload(self._path, self._upload, self._feed)
+            await self._storage.abort_upload(self._upload)
         self._give_back()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+        if self._failed:
+            raise StorageError(
+                f"a piece of {self._path!r} could not be written: the rest would make an object with a hole",
+                storage=self._storage.url,
+                key=self._path,
+            )
 
     async def _send(self) -> None:
         assert self._block is not None
@@ -91,21 +121,22 @@ class PartWriter:
     async def _take(self) -> Block:
         if self._blocks < self._storage.options.concurrency:
             self._blocks += 1
-            spare = self._storage.spare
-            if spare and len(spare[-1]) == self._part_bytes:
-                return spare.pop()
-            return np.empty(self._part_bytes, np.uint8)
+            try:
+                spare = self._storage.spare.pop()  # another thread's writer may be at it too
+            except IndexError:
+                spare = np.empty(0, np.uint8)
+            return spare if len(spare) == self._part_bytes else np.empty(self._part_bytes, np.uint8)
         return await self._or_failed(self._free.get())
 
     async def _or_failed(self, wanted: Awaitable[T]) -> T:
         """What is awaited, unless the upload ends first: then it has failed, and nothing will ever come."""
         task = asyncio.ensure_future(wanted)
-        waiting = {task} if self._upload is None else {task, self._upload}
+        waiting = {task} if self._upload is None else {task, self._upload.ending}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if self._upload is not None and self._upload.done():
+            if self._upload is not None and self._upload.ending.done():
                 with self._storage.told(self._path, "write"):
-                    self._upload.result()
+                    self._upload.ending.result()
             return await task
         finally:
             task.cancel()

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from strata.errors import InvalidInput
 from strata.storage.backend import StorageOptions
 from strata.storage.objectstore import ObjectStorage
 
@@ -49,6 +50,8 @@ class S3Storage(ObjectStorage):
         options: StorageOptions | None = None,
     ) -> None:
         where = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if where and not where.startswith(("http://", "https://")):
+            raise InvalidInput(f"the S3 endpoint must begin with http:// or https://, not {where!r}")
         settings = {
             "region": region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1",
             "endpoint": where,

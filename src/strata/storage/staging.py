@@ -2,11 +2,13 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from strata.errors import StorageError
+from strata.storage import filelock
 from strata.storage.backend import Data, Progress, byte_view
 from strata.storage.direct import FileSink
 
@@ -18,14 +20,22 @@ class Stopped(Exception):
     """The caller does not want it any more."""
 
 
+class Pulse:
+    """Beats with every step that any job of a storage makes."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+
 class Job:
     """What a call and its thread know of each other: bytes done, and whether anybody still wants it."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress | None = None, pulse: Pulse | None = None) -> None:
         self.started = False
         self.stopped = False
-        self.steps = 0
+        self._steps = 0
         self._done = 0
+        self._pulse = pulse or Pulse()
         self._progress = progress
         self._lock = threading.Lock()
 
@@ -34,28 +44,54 @@ class Job:
         if self.stopped:
             raise Stopped
         with self._lock:
-            self.steps += 1
+            self.step()
             self._done += count
             if self._progress and count:
                 self._progress(self._done)
+
+    def step(self) -> None:
+        """As `tick`, where it is too late to stop."""
+        self._steps += 1
+        self._pulse.beats += 1
+
+    @property
+    def life(self) -> int:
+        """Changes as long as something goes on: with this job, or while it waits for a thread, with any other."""
+        return self._steps if self.started else self._pulse.beats
 
 
 class Staged:
     """A file that is not an object yet, locked by this process."""
 
-    def __init__(self, path: str, fd: int, sink: FileSink) -> None:
+    def __init__(self, path: str, fd: int, *, direct: bool) -> None:
         self.path = path
-        self.fd = fd
-        self.sink = sink
+        self.fd = filelock.keep(fd)
         self.in_use = threading.Lock()
+        self._process = os.getpid()
+        try:
+            self.sink = FileSink(fd, direct=direct)
+        except BaseException:
+            self._discard()
+            raise
+
+    def finish(self, job: Job) -> None:
+        """Whole and durable, and dated to the nanosecond: the date is part of its version."""
+        self.sink.flush(job.tick)
+        now = time.time_ns()
+        os.utime(self.fd if os.utime in os.supports_fd else self.path, ns=(now, now))
+        self.sink.finish(job.tick)
 
     def close(self) -> None:
         """Away with the staged name. Not under a thread that still writes: the number of its file may be given anew."""
         with self.in_use:
             self.sink.release()
-            with suppress(FileNotFoundError):
-                os.unlink(self.path)
-            os.close(self.fd)
+            if self._process == os.getpid():  # in a forked child it is the parent's
+                self._discard()
+
+    def _discard(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+        filelock.close(self.fd)
 
 
 class LocalWriter:
@@ -67,6 +103,7 @@ class LocalWriter:
         self._progress = progress
         self._staged: Staged | None = None
         self._ended = False
+        self._failed = False
         self._written = 0
 
     async def write(self, data: Data) -> None:
@@ -84,17 +121,35 @@ class LocalWriter:
     async def abort(self) -> None:
         """In a thread: if another is still at it, it is waited for there, and not here."""
         staged, self._staged, self._ended = self._staged, None, True
-        if staged is not None:
+        if staged is None:
+            return
+        if self._storage.closed:
+            staged.close()
+        else:
             await self._storage.run(self._path, "discard", lambda _: staged.close())
 
     async def _step(self, work: Callable[[Job], None]) -> None:
         if self._ended:
             raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
-        await self._storage.run(self._path, "write", work)
+        if self._failed:
+            raise StorageError(
+                f"a piece of {self._path!r} could not be written: the rest would make an object with a hole",
+                storage=self._storage.url,
+                key=self._path,
+            )
+        try:
+            await self._storage.run(self._path, "write", work)
+        except BaseException:
+            self._failed = True
+            raise
 
     def _open(self) -> Staged:
         if self._staged is None:
-            self._staged = self._storage.open_staged(self._path, direct=True)
+            staged = self._storage.open_staged(direct=True)
+            if self._ended:  # given up while the filesystem hung
+                staged.close()
+                raise Stopped
+            self._staged = staged
         return self._staged
 
     def _write(self, view: memoryview, job: Job) -> None:
@@ -106,5 +161,5 @@ class LocalWriter:
         target = self._storage.target(self._path)
         staged = self._open()
         with staged.in_use:
-            staged.sink.finish(job.tick)
+            staged.finish(job)
             self._storage.publish(staged, target, self._storage.replace, job)

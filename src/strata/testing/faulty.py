@@ -7,13 +7,13 @@ the same program meets the same faults however its threads are scheduled.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from strata.errors import InvalidInput, StorageUnavailable
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, byte_view
 
 T = TypeVar("T")
 
@@ -74,9 +74,10 @@ class FaultyStorage:
     def release(self) -> None:
         """Let every stuck call go on, and nothing get stuck from now on."""
         self._released = True
-        for loop, event in self._stuck:
-            loop.call_soon_threadsafe(event.set)
-        self._stuck.clear()
+        stuck, self._stuck = self._stuck, []
+        for loop, event in stuck:
+            with suppress(RuntimeError):  # its loop has ended, and the call with it
+                loop.call_soon_threadsafe(event.set)
 
     @property
     def url(self) -> str:
@@ -128,6 +129,9 @@ class FaultyStorage:
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
         return await self._call("read_versioned", path, lambda: self.inner.read_versioned(path))
+
+    async def version(self, path: str) -> str:
+        return await self._call("version", path, lambda: self.inner.version(path))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
         return await self._call("compare_and_swap", path, lambda: self.inner.compare_and_swap(path, data, version))
@@ -198,9 +202,13 @@ class FaultyStorage:
 
     async def _wait_for_release(self) -> None:
         if not self._released:
-            event = asyncio.Event()
-            self._stuck.append((asyncio.get_running_loop(), event))
-            await event.wait()
+            mine = asyncio.get_running_loop(), asyncio.Event()
+            self._stuck.append(mine)
+            try:
+                await mine[1].wait()
+            finally:
+                if mine in self._stuck:
+                    self._stuck.remove(mine)
 
     def _fault(self, operation: str, path: str) -> StorageUnavailable:
         return StorageUnavailable(f"{operation} of {path!r} failed on purpose", storage=self.url, key=path)
@@ -214,7 +222,8 @@ class _FaultyWriter:
         self._ended = False
 
     async def write(self, data: Data) -> None:
-        half = memoryview(bytes(data))[: len(bytes(data)) // 2]
+        view = byte_view(data)
+        half = view[: len(view) // 2]
         await self._storage._call(
             "writer.write", self._path, lambda: self._writer.write(data), lambda: self._writer.write(half)
         )

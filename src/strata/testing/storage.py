@@ -21,7 +21,15 @@ import numpy as np
 import pytest
 
 from strata import background
-from strata.errors import InvalidInput, ObjectChanged, ObjectCorrupt, ObjectExists, ObjectNotFound, StorageError
+from strata.errors import (
+    InvalidInput,
+    ObjectChanged,
+    ObjectCorrupt,
+    ObjectExists,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+)
 from strata.storage.backend import ObjectInfo, StorageBackend
 from strata.storage.blocking import BlockingStorage
 
@@ -69,6 +77,9 @@ class StorageTests:
 
     forgets_empty_folders = True
     """Whether a folder goes with its last object. Every storage should; a test server may take its time."""
+
+    writes_at_once = False
+    """Whether a piece is written before anything else can happen, as in memory."""
 
     outlives_the_process = True
     """Whether another process sees the objects."""
@@ -401,6 +412,25 @@ class StorageTests:
         assert [entry.path for entry in store.list_all()] == ["kept"]
         self.assert_nothing_is_left(store)
 
+    def test_a_stream_that_lost_a_piece_is_never_committed(self, storage: StorageBackend, large: bytes) -> None:
+        """Whoever gives up a piece and goes on would make an object with a hole in it."""
+
+        async def lose_one() -> None:
+            async with storage.open_writer("a") as writer:
+                lost = asyncio.ensure_future(writer.write(large))
+                await asyncio.sleep(0)
+                lost.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await lost
+                await writer.write(b"the rest")
+
+        if not self.writes_at_once:
+            with pytest.raises(StorageError, match="hole"):
+                background.run(lose_one())
+            store = BlockingStorage(storage)
+            assert not store.exists("a")
+            self.assert_nothing_is_left(store)
+
     def test_an_aborted_stream_leaves_nothing(self, store: BlockingStorage, large: bytes) -> None:
         with store.open_writer("a") as writer:
             writer.write(large)
@@ -489,6 +519,45 @@ class StorageTests:
         assert seen
         assert all(len(found) == size and found == found[:1] * size for found in seen)
 
+    def test_ranges_are_of_one_version(self, store: BlockingStorage) -> None:
+        size, done = 400_000, threading.Event()
+        store.write("a", bytes(size))
+
+        def replace() -> None:
+            number = 0
+            while not done.is_set():
+                number += 1
+                store.write("a", bytes([number % 256]) * size)
+
+        with ThreadPoolExecutor(1) as writer:
+            future = writer.submit(replace)
+            try:
+                for _ in range(15):
+                    try:
+                        found = store.read_ranges("a", [(start, 1000) for start in range(0, size, size // 8)])
+                    except StorageUnavailable:  # replaced again and again
+                        continue
+                    assert len({bytes(piece) for piece in found}) == 1
+            finally:
+                done.set()
+                future.result()
+
+    def test_versions_tell_writes_apart(self, store: BlockingStorage) -> None:
+        versions = []
+        for number in range(3):
+            store.write("a", str(number).encode())
+            versions.append(store.version("a"))
+            assert store.read_versioned("a") == (str(number).encode(), versions[-1])
+        assert len(set(versions)) == 3
+        with pytest.raises(ObjectNotFound):
+            store.version("b")
+
+    def test_many_may_be_named_by_a_listing(self, store: BlockingStorage) -> None:
+        for number in range(3):
+            store.write(f"x/{number}", b"x")
+        store.delete_many(entry.path for entry in store.list_all("x"))
+        assert list(store.list_all()) == []
+
     def test_a_blocking_call_works_under_a_running_loop(self, store: BlockingStorage) -> None:
         async def main() -> bytes:
             store.write("a", b"x")
@@ -504,8 +573,13 @@ class StorageTests:
         if child == 0:
             code = 1
             try:
+                with ThreadPoolExecutor(4) as threads:  # its first calls come from several at once
+                    assert all(threads.map(store.exists, ["a"] * 4))
                 store.write("b", store.read("a") + b", by the child")
-                code = 0
+                grandchild = os.fork()
+                if grandchild == 0:
+                    os._exit(0 if store.exists("a") and store.read("a") == b"from the parent" else 1)
+                code = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
             finally:
                 os._exit(code)
         _wait_for(child)

@@ -1,8 +1,11 @@
 """What only a folder can do to a storage: links that lead out, filesystems without O_DIRECT, mounts that hang."""
 
 import errno
+import fcntl
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.errors import AccessDenied, InvalidInput, ObjectChanged, ObjectNotFound, StorageUnavailable
-from strata.storage import BlockingStorage, LocalStorage, StorageOptions, direct
+from strata.errors import AccessDenied, InvalidInput, ObjectChanged, ObjectNotFound, StorageError, StorageUnavailable
+from strata.storage import BlockingStorage, LocalStorage, StorageOptions, direct, filelock
+from strata.storage.staging import Job
 from tests.integration.storage.crashing import run_child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 DATA = np.random.default_rng(3).integers(0, 256, 21_234_567, np.uint8)
 
@@ -68,6 +74,70 @@ def test_a_link_inside_the_root_is_followed(root: Path, store: BlockingStorage) 
     (root / "link").symlink_to(root / "a" / "b")
     assert store.read("link") == b"x"
     assert [entry.path for entry in store.list_all()] == ["a/b", "link"]
+
+
+def test_an_empty_folder_that_a_dead_process_left_is_not_in_the_way(root: Path, store: BlockingStorage) -> None:
+    for key, write in (("a", store.write), ("b", store.put_if_absent), ("c", store.write)):
+        (root / key / "deep" / "er").mkdir(parents=True)
+        assert not store.exists(key)
+        write(key, b"x")
+        assert store.read(key) == b"x"
+
+
+def test_a_loop_of_links_is_no_object(root: Path, store: BlockingStorage) -> None:
+    store.write("a", b"x")
+    (root / "loop").symlink_to(root / "loop")
+    assert [entry.path for entry in store.list_all()] == ["a"]
+    assert [entry.path for entry in store.list_folder()] == ["a"]
+
+
+def test_all_are_tried_before_the_first_error(root: Path, store: BlockingStorage, tmp_path: Path) -> None:
+    store.write("a", b"x")
+    store.write("z", b"x")
+    (root / "out").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput, match="'out/b' leads out"):
+        store.delete_many(["a", "out/b", "z"])
+    assert list(store.list_all()) == []
+
+
+def test_the_root_of_the_filesystem_is_a_root() -> None:
+    """Nothing is written: only the way up must end."""
+    storage = LocalStorage("/")
+    storage._sync_up("/", Job())
+    assert storage._tree.holds("/anything")
+
+
+def test_a_new_file_that_a_sweeper_holds_is_not_used(root: Path, store: BlockingStorage) -> None:
+    store.write("a", b"x")
+    locked, tried = filelock.try_lock, []
+
+    def sweeper_first(fd: int) -> bool | None:
+        tried.append(fd)
+        return False if len(tried) == 1 else locked(fd)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filelock, "try_lock", sweeper_first)
+        store.write("a", b"y")
+    assert store.read("a") == b"y"
+    assert len(tried) == 2
+
+
+def test_an_error_after_the_rename_says_that_the_object_is_there(
+    store: BlockingStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write("a", b"old")
+    synced, calls = os.fsync, []
+
+    def fail_for_the_folder(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        synced(fd)
+
+    monkeypatch.setattr(os, "fsync", fail_for_the_folder)
+    with pytest.raises(StorageError, match="may not survive a power cut"):
+        store.write("a", b"new")
+    assert store.read("a") == b"new"
 
 
 def test_an_object_cannot_be_a_folder_too(store: BlockingStorage) -> None:
@@ -200,6 +270,68 @@ def test_a_mount_that_hangs_is_an_error_that_names_the_object(root: Path, monkey
         go_on.set()
     assert [path.name for path in root.iterdir() if path.name != ".strata-tmp"] == ["warm"]
     assert list(root.glob(".strata-tmp/*.part")) == []
+
+
+def test_what_was_given_up_does_not_appear_later(root: Path) -> None:
+    """A newer object must not be replaced by a write that its caller was told had failed."""
+    with BlockingStorage(LocalStorage(root, options=StorageOptions(timeout_seconds=0.2))) as store:
+        store.write("a", b"newer")
+        with (root / ".strata-tmp" / "lock").open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(StorageUnavailable):
+                store.write("a", b"given up")
+    with BlockingStorage(LocalStorage(root)) as store:
+        store.write("b", b"whatever waited for the lock has had it by now")
+        assert store.read("a") == b"newer"
+
+
+def test_a_mount_that_hangs_holds_up_neither_later_calls_nor_the_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, go_on = os.open, threading.Event()
+
+    def hang(path: str, *args: object, **kwargs: object) -> int:
+        if str(root / "a") in str(path):
+            go_on.wait(30)
+        return opened(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    store = BlockingStorage(LocalStorage(root, options=StorageOptions(timeout_seconds=0.2, concurrency=2)))
+    store.write("a", b"x")
+    monkeypatch.setattr(os, "open", hang)
+    for _ in range(4):  # more than there are threads
+        with pytest.raises(StorageUnavailable, match=r"did nothing for 0\.2 seconds"):
+            store.read("a")
+    with pytest.raises(StorageUnavailable, match="closed while the filesystem hangs"):
+        store.close()
+    go_on.set()
+
+
+def test_a_child_does_not_keep_the_lock(root: Path, store: BlockingStorage) -> None:
+    store.write("a", b"x")
+    assert isinstance(store.storage, LocalStorage)
+    with store.storage._exclusive():
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+    try:
+        with BlockingStorage(LocalStorage(root, options=StorageOptions(timeout_seconds=5))) as other:
+            other.write("a", b"y")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_child_leaves_its_parents_stream_alone(root: Path, store: BlockingStorage) -> None:
+    with store.open_writer("a") as writer:
+        writer.write(b"from the parent")
+
+        def give_up() -> None:
+            writer.abort()
+
+        run_child(give_up)
+        assert len(list(root.glob(".strata-tmp/*.part"))) == 1
+    assert store.read("a") == b"from the parent"
 
 
 # -- many at once ------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from strata.testing import StorageTests
 
 class TestMemory(StorageTests):
     outlives_the_process = False
+    writes_at_once = True
 
     @pytest.fixture
     def storage(self) -> StorageBackend:
@@ -14,6 +15,7 @@ class TestMemory(StorageTests):
 
 class TestMemoryUnderAPrefix(StorageTests):
     outlives_the_process = False
+    writes_at_once = True
 
     @pytest.fixture
     def storage(self) -> StorageBackend:

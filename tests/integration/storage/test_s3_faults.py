@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from strata.errors import AccessDenied, ObjectChanged, ObjectExists, StorageError, StorageUnavailable
+from strata.errors import AccessDenied, InvalidInput, ObjectChanged, ObjectExists, StorageError, StorageUnavailable
 from strata.storage import BlockingStorage, StorageOptions
 from strata.storage.s3 import S3Storage
 from tests.servers.processes import BUCKET, S3_KEY, S3_SECRET, Server, s3_client
@@ -121,6 +121,32 @@ def test_a_completion_whose_answer_is_lost_is_asked_for_again(proxy: tuple[Proxy
         proxy[0].rule = first(1, "fail before", lambda r: r.method == "POST" and "uploadId=" in r.path)
         store.write("a", DATA)
         assert store.read("a") == DATA
+
+
+@pytest.mark.parametrize("how", ["write", "stream"])
+def test_a_completion_whose_answer_is_lost_and_that_is_then_unknown_was_done(
+    proxy: tuple[Proxy, str], how: str
+) -> None:
+    """S3 forgets an upload once it is complete: asked again, it knows no such upload."""
+    faults: Iterator[Fault] = iter(["fail after", "no such upload"])
+
+    def rule(request: Request) -> Fault | None:
+        return next(faults, None) if request.method == "POST" and "uploadId=" in request.path else None
+
+    with open_s3(proxy[1]) as store:
+        proxy[0].rule = rule
+        put(store, how)
+        assert store.read("kept") == DATA
+        proxy[0].rule = lambda request: (
+            "no such upload" if request.method == "POST" and "uploadId=" in request.path else None
+        )
+        with pytest.raises(StorageUnavailable, match="the upload is gone"):
+            put(store, how)
+
+
+def test_an_endpoint_without_a_scheme_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must begin with http"):
+        open_s3("127.0.0.1:9000")
 
 
 def test_a_range_that_fails_is_read_again(proxy: tuple[Proxy, str]) -> None:

@@ -14,6 +14,7 @@ from strata.testing.faulty import Faults
 
 class TestWithoutFaults(StorageTests):
     outlives_the_process = False
+    writes_at_once = True
 
     @pytest.fixture
     def storage(self) -> StorageBackend:
