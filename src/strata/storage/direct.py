@@ -22,12 +22,10 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ALIGNMENT = 4096
-PIECE_BYTES = 8 << 20
-WINDOW_BYTES = 2 << 20
-"""Smaller than a piece, so that what was copied is still in the cache when it is written."""
+WINDOW_BYTES = 8 << 20
 DIRECT_FROM_BYTES = 1 << 20
 SYNC_EVERY_BYTES = 64 << 20
-WINDOWS_KEPT = 16
+WINDOWS_KEPT = 8
 
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -160,13 +158,12 @@ class FileSink:
 
     def _bulk(self, data: memoryview, tick: Tick) -> None:
         source = np.frombuffer(data, np.uint8)
-        piece_bytes = WINDOW_BYTES if source.ctypes.data % ALIGNMENT else PIECE_BYTES
         begin = self.size
 
         def put(start: int) -> None:
-            self._put(source[start : start + piece_bytes], begin + start, tick)
+            self._put(source[start : start + WINDOW_BYTES], begin + start, tick)
 
-        _in_lanes(2, range(0, len(source), piece_bytes), put)
+        _in_lanes(2, range(0, len(source), WINDOW_BYTES), put)
 
     def _put(self, block: Block, offset: int, tick: Tick) -> None:
         if not self.direct:
@@ -205,7 +202,7 @@ class FileSink:
     def _plain(self, data: memoryview, offset: int, tick: Tick) -> None:
         done = 0
         while done < len(data):
-            count = _write_at(self._fd, data[done : done + PIECE_BYTES], offset + done)
+            count = _write_at(self._fd, data[done : done + WINDOW_BYTES], offset + done)
             done += count
             self._unsynced += count
             if self._unsynced >= SYNC_EVERY_BYTES:
@@ -218,7 +215,7 @@ def read_into(fd: int, target: Block, offset: int, tick: Tick) -> int:
     """Fill the memory from there; fewer bytes than asked for mean the end of the file."""
     done = 0
     while done < len(target):
-        count = _read_at(fd, target.data[done : done + PIECE_BYTES], offset + done)
+        count = _read_at(fd, target.data[done : done + WINDOW_BYTES], offset + done)
         if not count:
             break
         done += count
@@ -233,7 +230,7 @@ def read_all_into(fd: int, targets: list[Block], starts: list[int], lanes: int, 
     def read(number: int) -> None:
         counts[number] = read_into(fd, targets[number], starts[number], tick)
 
-    worth = sum(map(len, targets)) // WINDOW_BYTES
+    worth = sum(map(len, targets)) // DIRECT_FROM_BYTES
     _in_lanes(max(1, min(lanes, worth)), range(len(targets)), read)
     return counts
 
