@@ -7,9 +7,12 @@ the last sync has little left to do. Nothing here knows of keys or of atomicity.
 """
 
 import errno
+import io
 import os
 import threading
 from collections.abc import Callable
+from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +26,10 @@ except ImportError:  # not on Windows
 
 ALIGNMENT = 4096
 WINDOW_BYTES = 8 << 20
+WINDOWS_AHEAD = 3
+FIRST_BYTES = 2 << 20
+"""The disk waits for the first copy, so it is a short one."""
+READ_BYTES = 1 << 20
 DIRECT_FROM_BYTES = 1 << 20
 SYNC_EVERY_BYTES = 64 << 20
 WINDOWS_KEPT = 8
@@ -159,11 +166,43 @@ class FileSink:
     def _bulk(self, data: memoryview, tick: Tick) -> None:
         source = np.frombuffer(data, np.uint8)
         begin = self.size
+        if source.ctypes.data % ALIGNMENT and len(source) > WINDOW_BYTES:
+            self._copied_ahead(source, begin, tick)
+            return
 
         def put(start: int) -> None:
             self._put(source[start : start + WINDOW_BYTES], begin + start, tick)
 
         _in_lanes(2, range(0, len(source), WINDOW_BYTES), put)
+
+    def _copied_ahead(self, source: Block, begin: int, tick: Tick) -> None:
+        """One thread only copies and this one only writes: two that did both would wait for each other at the file."""
+        empty: SimpleQueue[Block | None] = SimpleQueue()
+        full: SimpleQueue[Block] = SimpleQueue()
+        cuts = list(pairwise([0, *range(FIRST_BYTES, len(source), WINDOW_BYTES), len(source)]))
+
+        def fill() -> None:
+            for start, end in cuts:
+                window = empty.get()
+                if window is None:
+                    return
+                np.copyto(window[: end - start], source[start:end])
+                full.put(window[: end - start])
+
+        windows = [_windows.take() for _ in range(WINDOWS_AHEAD)]
+        for window in windows:
+            empty.put(window)
+        filler = threading.Thread(target=fill, name="strata-copy", daemon=True)
+        filler.start()
+        try:
+            for number, (start, _) in enumerate(cuts):
+                self._put(full.get(), begin + start, tick)
+                empty.put(windows[number % WINDOWS_AHEAD])
+        finally:
+            empty.put(None)
+            filler.join()
+            for window in windows:
+                _windows.give(window)
 
     def _put(self, block: Block, offset: int, tick: Tick) -> None:
         if not self.direct:
@@ -209,6 +248,15 @@ class FileSink:
                 sync(self._fd)
                 self._unsynced = 0
             tick(count)
+
+
+def read_whole(fd: int, tick: Tick) -> bytes:
+    """The whole file, from its start. It grows in place: bytes made of a buffer would need the memory twice."""
+    whole, window = io.BytesIO(), memoryview(bytearray(READ_BYTES))
+    while count := _read_at(fd, window, whole.tell()):
+        whole.write(window[:count])
+        tick(count)
+    return whole.getvalue()
 
 
 def read_into(fd: int, target: Block, offset: int, tick: Tick) -> int:

@@ -35,7 +35,7 @@ from strata.errors import (
 )
 from strata.storage import filelock
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
-from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_into, sync
+from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_into, read_whole, sync
 from strata.storage.keys import STAGING, check_key, check_prefix
 from strata.storage.staging import Job, LocalWriter, Pulse, Staged
 from strata.storage.tree import Tree, remove_if_empty
@@ -123,8 +123,7 @@ class LocalStorage:
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
         def read(job: Job) -> bytes:
             with self._opened(path) as fd:
-                target = np.empty(os.fstat(fd).st_size, np.uint8)
-                return target[: read_into(fd, target, 0, job.tick)].tobytes()
+                return read_whole(fd, job.tick)
 
         return await self.run(path, "read", read, progress)
 

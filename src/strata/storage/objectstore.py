@@ -7,6 +7,7 @@ parallel; and its errors become Strata's.
 """
 
 import asyncio
+import io
 import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -169,14 +170,24 @@ class ObjectStorage:
         except ObjectCorrupt:  # an empty object has no first byte
             first = await self._get(path, key, {})
         size, tag = first.meta["size"], first.meta["e_tag"]
-        with self.told(path, "read"):
-            head = await first.bytes_async()
         count = _Count(progress)
-        count.add(head)
-        if size <= part:
-            return bytes(head)
+        # Pieces take their places as they come: joined at the end, they would need the memory twice.
+        whole = io.BytesIO()
+
+        def place(start: int, piece: Any) -> None:
+            whole.seek(start)
+            whole.write(count.add(piece))
+
+        async def place_first() -> None:
+            with self.told(path, "read"):
+                piece = await first.bytes_async()
+            if len(piece) < min(part, size):
+                raise self._too_short(path, 0, min(part, size))
+            place(0, piece)
+
         ranges = [(start, min(part, size - start)) for start in range(part, size, part)]
-        return b"".join([head, *await self._get_ranges(path, ranges, tag, count)])
+        await _all([place_first(), self._get_ranges(path, ranges, tag, place)])
+        return whole.getvalue()
 
     async def read_range(self, path: str, start: int, length: int) -> memoryview:
         (view,) = await self.read_ranges(path, [(start, length)])
@@ -204,7 +215,7 @@ class ObjectStorage:
             piece = await first.bytes_async()
         if len(piece) < length:
             raise self._too_short(path, start, length)
-        return [piece, *await self._get_ranges(path, rest, first.meta["e_tag"], _Count(None))]
+        return [piece, *await self._get_ranges(path, rest, first.meta["e_tag"], lambda _, piece: piece)]
 
     async def _of_one_version(self, path: str, read: Callable[[], Awaitable[T]]) -> T:
         """Read again if the object is replaced meanwhile; not for ever."""
@@ -220,7 +231,7 @@ class ObjectStorage:
         )
 
     async def _get_ranges(
-        self, path: str, ranges: Sequence[tuple[int, int]], tag: str | None, count: "_Count"
+        self, path: str, ranges: Sequence[tuple[int, int]], tag: str | None, done: Callable[[int, Any], Any]
     ) -> list[Any]:
         key, lanes = self._key(path), asyncio.Semaphore(self.options.concurrency)
         condition = {} if tag is None else {"if_match": tag}
@@ -232,7 +243,7 @@ class ObjectStorage:
                     piece = await found.bytes_async()
             if len(piece) < length:
                 raise self._too_short(path, start, length)
-            return count.add(piece)
+            return done(start, piece)
 
         return await _all([get(start, length) for start, length in ranges])
 
