@@ -1,8 +1,9 @@
 """Bytes to and from a file at the disk's own speed.
 
 Large writes bypass the page cache (O_DIRECT), which wants memory and lengths in whole blocks: what is aligned is
-written from where it lies, what is not passes through a few reused windows, which a thread of its own fills ahead. Where a filesystem has no O_DIRECT the same file goes on with plain writes, synced as it grows, so that
-the last sync has little left to do. Nothing here knows of keys or of atomicity.
+written from where it lies, what is not passes through a few reused windows, which a thread of its own fills ahead of
+the disk. Where a filesystem has no O_DIRECT the same file goes on with plain writes, synced as it grows, so that the
+last sync has little left to do. Nothing here knows of keys or of atomicity.
 """
 
 import errno
