@@ -25,9 +25,7 @@ import numpy as np
 from strata.errors import (
     AccessDenied,
     InvalidInput,
-    ObjectChanged,
     ObjectCorrupt,
-    ObjectExists,
     ObjectNotFound,
     StorageError,
     StorageFull,
@@ -35,8 +33,9 @@ from strata.errors import (
 )
 from strata.storage import filelock
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
-from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_into, read_whole, sync
+from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_whole, sync
 from strata.storage.keys import STAGING, check_key, check_prefix
+from strata.storage.refusals import changed_meanwhile, exists_already, was_closed
 from strata.storage.staging import Job, LocalWriter, Pulse, Staged
 from strata.storage.tree import Tree, remove_if_empty
 
@@ -109,11 +108,7 @@ class LocalStorage:
         def swap(staged: Staged, target: str) -> None:
             nonlocal made
             if self._version(path) != version:
-                raise ObjectChanged(
-                    f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
-                    storage=self.url,
-                    key=path,
-                )
+                raise changed_meanwhile(self.url, path)
             made = _version_of(staged.fd)
             self.replace(staged, target)
 
@@ -130,8 +125,7 @@ class LocalStorage:
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
         def read(job: Job) -> tuple[bytes, str]:
             with self._opened(path) as fd:
-                target = np.empty(os.fstat(fd).st_size, np.uint8)
-                return target[: read_into(fd, target, 0, job.tick)].tobytes(), _version_of(fd)
+                return read_whole(fd, job.tick), _version_of(fd)
 
         return await self.run(path, "read", read)
 
@@ -271,7 +265,7 @@ class LocalStorage:
 
     def _threads(self, key: str) -> ThreadPoolExecutor:
         if self.closed:
-            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=key)
+            raise was_closed(self.url, key)
         # By process, since a forked child has none of its parent's threads.
         pool = self._pools.get(os.getpid())
         if pool is None:
@@ -363,9 +357,7 @@ class LocalStorage:
             # A network filesystem may have done it and lost the answer.
             elif not os.path.samestat(os.fstat(staged.fd), os.lstat(target)):
                 path = os.path.relpath(target, self._root)
-                raise ObjectExists(
-                    f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
-                ) from None
+                raise exists_already(self.url, path) from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise

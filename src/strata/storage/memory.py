@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
-from strata.errors import ObjectChanged, ObjectCorrupt, ObjectExists, ObjectNotFound, StorageError
+from strata.errors import ObjectCorrupt, ObjectNotFound
 from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, check_ranges
 from strata.storage.keys import check_key, check_prefix, join
+from strata.storage.refusals import changed_meanwhile, exists_already, was_closed, writer_ended
 
 
 class _Stored(NamedTuple):
@@ -113,9 +114,7 @@ class MemoryStorage:
         key, view = self._key(path), byte_view(data)
         with self._space.lock:
             if key in self._space.objects:
-                raise ObjectExists(
-                    f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
-                )
+                raise exists_already(self.url, path)
             self._put(key, bytes(view))
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
@@ -130,11 +129,7 @@ class MemoryStorage:
         with self._space.lock:
             now = self._space.objects.get(key)
             if (None if now is None else str(now.version)) != version:
-                raise ObjectChanged(
-                    f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
-                    storage=self.url,
-                    key=path,
-                )
+                raise changed_meanwhile(self.url, path)
             return str(self._put(key, bytes(view)))
 
     @asynccontextmanager
@@ -163,7 +158,7 @@ class MemoryStorage:
 
     def _check_open(self, path: str) -> None:
         if self._closed:
-            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
+            raise was_closed(self.url, path)
 
     def _get(self, path: str) -> _Stored:
         stored = self._space.objects.get(self._key(path))
@@ -196,7 +191,7 @@ class _MemoryWriter:
 
     async def write(self, data: Data) -> None:
         if self._pieces is None:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+            raise writer_ended(self._storage.url, self._path)
         piece = bytes(byte_view(data))
         self._pieces.append(piece)
         self._done += len(piece)

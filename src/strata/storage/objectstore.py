@@ -21,9 +21,7 @@ import numpy as np
 
 from strata.errors import (
     InvalidInput,
-    ObjectChanged,
     ObjectCorrupt,
-    ObjectExists,
     ObjectNotFound,
     StorageError,
     StorageUnavailable,
@@ -34,6 +32,7 @@ from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.obstore_errors import Hints, LostRace, is_obstores, translated
 from strata.storage.parts import Aborted, Block, Feed, Loans, Upload, part_bytes_for
 from strata.storage.partwriter import PartWriter
+from strata.storage.refusals import changed_meanwhile, exists_already, was_closed
 
 T = TypeVar("T")
 
@@ -108,9 +107,7 @@ class ObjectStorage:
         try:
             await self._put_conditionally(path, byte_view(data), "create")
         except LostRace:
-            raise ObjectExists(
-                f"{path!r} is already in {self.url}: another writer was first", storage=self.url, key=path
-            ) from None
+            raise exists_already(self.url, path) from None
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
         with self.told(path, "read"):
@@ -128,11 +125,7 @@ class ObjectStorage:
         try:
             return await self._put_conditionally(path, byte_view(data), mode)
         except (LostRace, ObjectNotFound):
-            raise ObjectChanged(
-                f"{path!r} in {self.url} is no longer the version that was read: read it again, then decide",
-                storage=self.url,
-                key=path,
-            ) from None
+            raise changed_meanwhile(self.url, path) from None
 
     async def _put_conditionally(self, path: str, view: memoryview, mode: str | dict[str, str]) -> str:
         key, writer = self._key(path), secrets.token_hex(16)
@@ -396,7 +389,7 @@ class ObjectStorage:
 
     def _store(self, path: str) -> Any:
         if self.closed:
-            raise StorageError(f"{self.url} was closed; open it again", storage=self.url, key=path)
+            raise was_closed(self.url, path)
         store = self._stores.get(os.getpid())
         if store is None:
             store = self._stores.setdefault(os.getpid(), self._make(obstore(), _client(self.options)))

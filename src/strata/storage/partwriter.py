@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from strata.errors import InvalidInput, StorageError
+from strata.errors import InvalidInput
 from strata.storage.backend import Data, Progress, byte_view
 from strata.storage.parts import MAX_PARTS, Block, Feed, Loans, Upload
+from strata.storage.refusals import has_a_hole, writer_ended
 
 if TYPE_CHECKING:
     from strata.storage.objectstore import ObjectStorage
@@ -96,13 +97,9 @@ class PartWriter:
 
     def _check(self) -> None:
         if self._ended:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+            raise writer_ended(self._storage.url, self._path)
         if self._failed:
-            raise StorageError(
-                f"a piece of {self._path!r} could not be written: the rest would make an object with a hole",
-                storage=self._storage.url,
-                key=self._path,
-            )
+            raise has_a_hole(self._storage.url, self._path)
 
     async def _send(self) -> None:
         assert self._block is not None

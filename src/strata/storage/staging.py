@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from strata.errors import StorageError
 from strata.storage import filelock
 from strata.storage.backend import Data, Progress, byte_view
 from strata.storage.direct import FileSink
+from strata.storage.refusals import has_a_hole, writer_ended
 
 if TYPE_CHECKING:
     from strata.storage.local import LocalStorage
@@ -130,13 +130,9 @@ class LocalWriter:
 
     async def _step(self, work: Callable[[Job], None]) -> None:
         if self._ended:
-            raise StorageError("the writer was ended already", storage=self._storage.url, key=self._path)
+            raise writer_ended(self._storage.url, self._path)
         if self._failed:
-            raise StorageError(
-                f"a piece of {self._path!r} could not be written: the rest would make an object with a hole",
-                storage=self._storage.url,
-                key=self._path,
-            )
+            raise has_a_hole(self._storage.url, self._path)
         try:
             await self._storage.run(self._path, "write", work)
         except BaseException:
