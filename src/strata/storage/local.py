@@ -514,21 +514,34 @@ class LocalStorage:
     @contextmanager
     def _exclusive(self, *, needed: bool = False, made: bool = True) -> Iterator[None]:
         """One change of names at a time, in all processes: else compare-and-swap could not compare and swap at once."""
-        lock = os.path.join(self._staging, "lock")
         try:
-            fd = filelock.keep(os.open(lock, os.O_RDWR | _OPEN_FLAGS | (os.O_CREAT if made else 0), 0o666))
+            fd, locked = self._lock(os.O_CREAT if made else 0)
         except FileNotFoundError:
             if made:
                 raise
             yield  # nothing was ever written here by Strata
             return
         try:
-            if not filelock.lock(fd) and needed:
+            if needed and not locked:
                 raise StorageError(
                     f"{self.url} cannot compare and swap: its filesystem has no file locks", storage=self.url
                 )
             yield
         finally:
+            filelock.close(fd)
+
+    def _lock(self, flags: int) -> tuple[int, bool]:
+        """The lock's file, and whether it is ours. Not one that a short visitor removed while it was waited for."""
+        path = os.path.join(self._staging, "lock")
+        while True:
+            fd = filelock.keep(os.open(path, os.O_RDWR | _OPEN_FLAGS | flags, 0o666))
+            try:
+                locked = filelock.lock(fd)
+                if not locked or os.fstat(fd).st_nlink:
+                    return fd, locked
+            except BaseException:
+                filelock.close(fd)
+                raise
             filelock.close(fd)
 
 

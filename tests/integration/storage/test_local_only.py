@@ -334,6 +334,22 @@ def test_a_child_leaves_its_parents_stream_alone(root: Path, store: BlockingStor
     assert store.read("a") == b"from the parent"
 
 
+def test_a_lock_that_was_removed_is_not_the_lock(root: Path, store: BlockingStorage) -> None:
+    """Whoever waited for it would hold one file, and the next writer another."""
+    store.write("a", b"x")
+    lock = root / ".strata-tmp" / "lock"
+    with lock.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with ThreadPoolExecutor(1) as waiting:
+            written = waiting.submit(store.write, "a", b"y")
+            time.sleep(0.1)
+            lock.unlink()
+            fcntl.flock(held, fcntl.LOCK_UN)
+            written.result()
+    assert lock.exists()
+    assert store.read("a") == b"y"
+
+
 # -- many at once ------------------------------------------------------------------------------------------------------
 
 
