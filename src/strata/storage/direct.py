@@ -25,14 +25,14 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ALIGNMENT = 4096
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 16 << 20
 WINDOWS_AHEAD = 3
 FIRST_BYTES = 2 << 20
 """The disk waits for the first copy, so it is a short one."""
 READ_BYTES = 1 << 20
 DIRECT_FROM_BYTES = 1 << 20
 SYNC_EVERY_BYTES = 64 << 20
-WINDOWS_KEPT = 8
+WINDOWS_KEPT = 4
 
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -189,7 +189,7 @@ class FileSink:
                 np.copyto(window[: end - start], source[start:end])
                 full.put(window[: end - start])
 
-        windows = [_windows.take() for _ in range(WINDOWS_AHEAD)]
+        windows = [_windows.take() for _ in range(min(WINDOWS_AHEAD, len(cuts)))]
         for window in windows:
             empty.put(window)
         filler = threading.Thread(target=fill, name="strata-copy", daemon=True)
@@ -197,7 +197,7 @@ class FileSink:
         try:
             for number, (start, _) in enumerate(cuts):
                 self._put(full.get(), begin + start, tick)
-                empty.put(windows[number % WINDOWS_AHEAD])
+                empty.put(windows[number % len(windows)])
         finally:
             empty.put(None)
             filler.join()

@@ -335,7 +335,7 @@ class ObjectStorage:
             raise
 
     def start_upload(self, path: str, key: str, feed: Feed, part_bytes: int) -> "Upload":
-        """Begin to pull parts from the feed. One more part is being made meanwhile."""
+        """Begin to pull parts from the feed."""
         writer = secrets.token_hex(16)
         with self.told(path, "write"):
             put = obstore().put_async(
@@ -345,7 +345,7 @@ class ObjectStorage:
                 attributes={WRITER: writer},
                 use_multipart=True,
                 chunk_size=part_bytes,
-                max_concurrency=max(1, self.options.concurrency - 1),
+                max_concurrency=self.options.concurrency,
             )
         return Upload(path, key, feed, asyncio.ensure_future(_awaited(put)), writer)
 
