@@ -107,20 +107,27 @@ def strace() -> str:
 
 
 def under_strace(strace: str, inject: str, body: Callable[[], None], tmp_path: Path) -> int:
-    """Run it in a child, with strace attached just before it begins."""
+    """Run it in a child, with strace attached just before it begins: when it sleeps, waiting for that."""
     begin_read, begin_write = os.pipe()
+    ready_read, ready_write = os.pipe()
 
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(begin_write)
+            os.write(ready_write, b"x")
             if os.read(begin_read, 1):
                 body()
             code = 0
         finally:
             os._exit(code)
     os.close(begin_read)
+    os.close(ready_write)
+    os.read(ready_read, 1)
+    os.close(ready_read)
+    while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        os.sched_yield()
     log = tmp_path / "strace.log"
     log.unlink(missing_ok=True)
     tracer = subprocess.Popen(
