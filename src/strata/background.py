@@ -1,13 +1,15 @@
 """One private event loop on one thread, for everything Strata does beside the caller's own code.
 
 Blocking calls hand their coroutine to it, so they work in scripts, under `asyncio.run` and in notebooks alike. It
-starts with the first call, and again in a forked child, where the parent's thread does not exist.
+starts with the first call, and again in a forked child, where the parent's thread does not exist. It ends when Python
+does: whatever is asked of it after that is refused, since no thread is left to do it.
 """
 
 import asyncio
+import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,10 +21,13 @@ class _Background:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.ended = False
         self.thread: threading.Thread | None = None
 
     def running_loop(self) -> asyncio.AbstractEventLoop:
         with self.lock:
+            if self.ended:
+                raise RuntimeError("Python is ending: Strata can do nothing more in this process")
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
                 self.thread = threading.Thread(target=self.loop.run_forever, name=_THREAD, daemon=True)
@@ -42,6 +47,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+@atexit.register
+def _end() -> None:
+    _background.ended = True
+
+
 def loop() -> asyncio.AbstractEventLoop:
     """The private loop, running."""
     return _background.running_loop()
@@ -52,9 +62,20 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     if threading.current_thread() is _background.thread:
         coroutine.close()
         raise RuntimeError("a blocking call of Strata was made on its own loop thread, where it would wait for itself")
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop())
+    try:
+        running = loop()
+    except RuntimeError:
+        coroutine.close()
+        raise
+    future = asyncio.run_coroutine_threadsafe(coroutine, running)
     try:
         return future.result()
     except BaseException:
         future.cancel()
         raise
+
+
+def run_while_alive(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    """For what tidies up, and may come as late as when Python ends: then the process's own end has to do."""
+    if not _background.ended:
+        run(work())

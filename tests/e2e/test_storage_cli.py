@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,9 @@ def test_cp_copies_a_folder_and_leaves_no_trace(run: Path, tmp_path: Path) -> No
     assert lines(told)[0].startswith("copied 2 objects, 40.0 MiB in ")
     assert told.stderr == b""
     assert files(tmp_path / "copy") == files(run)
-    lines(storage("cp", "-r", run, tmp_path / "copy"))
+    lines(storage("cp", "-r", run, tmp_path / "copy"))  # as after an interruption: not beside what is there
+    assert files(tmp_path / "copy") == files(run)
+    lines(storage("cp", "-r", run, f"{tmp_path}/copy/"))
     assert files(tmp_path / "copy" / "run") == files(run)
 
 
@@ -154,6 +157,8 @@ def test_cp_refuses_what_makes_no_sense(run: Path, tmp_path: Path) -> None:
     assert "itself" in refusal(storage("cp", "-r", run, run / "inside"))
     assert "there is nothing at" in refusal(storage("cp", run / "nope", tmp_path / "copy"))
     assert "ftp:// is not a storage" in refusal(storage("cp", run / "notes.txt", "ftp://host/x"))
+    assert "ends with this command" in refusal(storage("cp", run / "notes.txt", "memory://x"))
+    assert "two slashes" in refusal(storage("cp", run / "notes.txt", "s3:/bucket/x", cwd=tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
@@ -232,3 +237,28 @@ def test_check_as_json_for_programs(tmp_path: Path) -> None:
 def test_a_url_that_is_none_is_refused() -> None:
     for command in ("ls", "cat", "rm", "check"):
         assert "ftp:// is not a storage" in refusal(storage(command, "ftp://host/x"))
+
+
+# -- accidents -------------------------------------------------------------------------------------------------------
+
+
+def test_output_that_cannot_be_written_is_told_in_one_line(run: Path) -> None:
+    for command in (["ls", "-r", run], ["cat", run / "notes.txt"]):
+        with open("/dev/full", "wb") as full:
+            told = subprocess.run(
+                [STRATA, "storage", *command], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+            )
+        assert (told.returncode, told.stderr) == (2, b"error: cannot write the output: No space left on device\n")
+
+
+def test_a_copy_that_is_told_to_stop_says_so_and_leaves_nothing_half(run: Path, tmp_path: Path) -> None:
+    with (run / "large").open("wb") as large:
+        large.truncate(40 << 30)
+    command = [STRATA, "storage", "cp", run / "large", tmp_path / "copy" / "large"]
+    copying = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not list((tmp_path / "copy").glob(".strata-tmp/*.part")) and copying.poll() is None:
+        time.sleep(0.01)
+    copying.terminate()
+    _, said = copying.communicate(timeout=60)
+    assert (copying.returncode, said) == (130, b"interrupted\n")
+    assert files(tmp_path / "copy") == {}

@@ -1,5 +1,8 @@
 """The command line's entry: which commands there are, and how errors reach a person."""
 
+import io
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -8,6 +11,8 @@ import typer
 from strata import __version__
 from strata.cli import demo, simulate, storage
 from strata.errors import StrataError
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="strata",
@@ -38,11 +43,30 @@ def _root(
 
 def main() -> None:
     """Run the command line; errors that Strata raises on purpose are told in one line."""
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="replace")  # a terminal without the sign for "done" still shows the rest
+    if sys.stdout is None:
+        sys.exit("error: standard output is closed, and there is nowhere to write to")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as tidily as Ctrl-C
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer catches the interrupt itself, and says nothing
+            typer.echo("interrupted", err=True)
+        raise
     except StrataError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        _discard_output()
+        typer.echo(f"error: cannot write the output: {error.strerror or error}", err=True)
+        sys.exit(2)
+
+
+def _discard_output() -> None:
+    """Nobody takes it: what is still buffered must not be tried again while Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -50,20 +50,31 @@ def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
 def cat(url: Url) -> None:
     """Write an object's bytes to standard output."""
     folder, key = split_object_url(url)
+    output = sys.stdout.buffer
     with BlockingStorage(open_storage(folder)) as storage:
         size = background.run(size_of_object(storage.storage, key, url, "name one object in it"))
         for piece in read_pieces_blocking(storage.storage, key, size):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+            output.write(piece)
+        output.flush()
 
 
 @app.command()
 def cp(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="An object, or with -r a folder.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The copy; or, ending in /, the folder it goes in.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="The copy; or the folder it goes in: one ending in /, or for an object any folder."
+        ),
+    ],
     recursive: Recursive = False,
 ) -> None:
-    """Copy an object or a folder between any two storages. Each object appears whole or not at all."""
+    """Copy an object or a folder between any two storages. Each object appears whole or not at all.
+
+    To repeat an interrupted copy of a folder, run it again.
+    """
+    if target.startswith("memory://"):
+        raise InvalidInput("memory:// ends with this command, and the copy with it: name another target")
     began = perf_counter()
     tally = Tally()
     with _progress() as progress:
@@ -77,13 +88,13 @@ def cp(
 
         try:
             asyncio.run(copy(source, target, recursive=recursive, watch=watch))
-        except StrataError:
+        except (StrataError, KeyboardInterrupt):
             if tally.objects:
                 typer.echo(f"{counted(tally.objects, 'object')} had been copied when this happened:", err=True)
             raise
     seconds = perf_counter() - began
-    speed = readable_bytes(tally.bytes / seconds)
-    typer.echo(f"copied {_amount(tally.objects, tally.bytes)} in {seconds:.1f} s ({speed}/s)")
+    speed = f" ({readable_bytes(tally.bytes / seconds)}/s)" if seconds >= 0.1 else ""
+    typer.echo(f"copied {_amount(tally.objects, tally.bytes)} in {seconds:.1f} s{speed}")
 
 
 @app.command()
@@ -121,7 +132,7 @@ def check_command(url: Url, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"url": url, "ok": ok, "findings": [asdict(one) for one in findings]}, indent=2))
     else:
-        failed = counted(sum(not finding.ok for finding in findings), "step")
+        failed = counted(sum(finding.ok is False for finding in findings), "step")
         console.print("[green]everything that Strata needs works here" if ok else f"[red]{failed} failed")
     if not ok:
         raise typer.Exit(1)
@@ -229,7 +240,7 @@ async def _check(url: str, console: Console | None) -> list[Finding]:
 
 
 def _drawn(finding: Finding) -> str:
-    mark = "[red]✗[/]" if not finding.ok else "[yellow]![/]" if finding.warns else "[green]✓[/]"
+    mark = "[red]✗[/]" if finding.ok is False else "[yellow]![/]" if finding.warns else "[green]✓[/]"
     took = f"{finding.seconds:.2f} s" if finding.seconds >= 1 else f"{finding.seconds * 1000:.1f} ms"
     words = " ".join(finding.message.split())  # a store's answer may have lines of its own
     return f"{mark} {finding.name:<17} [dim]{took if finding.seconds else '':>9}[/]  {escape(words)}".rstrip()

@@ -21,6 +21,8 @@ Progress: TypeAlias = Callable[[int], None]
 """Called with the bytes done so far, which only grow. From any thread; it must return at once and not raise."""
 
 MIB = 1 << 20
+MOST_BYTES = (1 << 63) - 1
+"""Of an object: no filesystem counts further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class StorageWriter(Protocol):
     """An object being written piece by piece. It appears when it is committed, and not before."""
 
     async def write(self, data: Data) -> None:
-        """Append. The buffer may be changed again once this returned."""
+        """Append. The buffer may be changed again once this returned. Of several at once, each is appended whole."""
         ...
 
     async def commit(self) -> None:
@@ -109,7 +111,8 @@ class StorageBackend(Protocol):
         ...
 
     async def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove many at once; all are tried, then the first error is raised."""
+        """Remove many at once. A key that is none is told before anything is removed; then all are tried, and the
+        first error is raised."""
         ...
 
     async def size(self, path: str) -> int:
@@ -172,6 +175,10 @@ def byte_view(data: Data) -> memoryview:
         view = memoryview(cast(Buffer, data))
     except TypeError:
         raise InvalidInput(f"data must be bytes or another buffer, not {type(data).__name__}") from None
+    if "O" in view.format:
+        raise InvalidInput(
+            "data must be bytes or numbers, not an array of Python objects: their addresses mean nothing"
+        )
     if not view.c_contiguous:
         raise InvalidInput("data must be contiguous in memory: make a copy of it first")
     if view.nbytes == 0:
@@ -179,8 +186,17 @@ def byte_view(data: Data) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-def check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
+def checked_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """InvalidInput for a range that no object could have."""
-    for start, length in ranges:
-        if start < 0 or length < 0:
-            raise InvalidInput(f"a range must not be negative: {length} bytes from {start}")
+    found = [*ranges]
+    for start, length in found:
+        if start < 0 or length < 0 or start + length > MOST_BYTES:
+            raise InvalidInput(f"no object has such a range: {length} bytes from {start}")
+    return found
+
+
+def checked_keys(paths: Iterable[str]) -> list[str]:
+    """InvalidInput for a single string, whose letters would be taken for keys."""
+    if isinstance(paths, str):
+        raise InvalidInput(f"paths must be several keys, not the one string {paths!r}: put it in a list")
+    return [*paths]

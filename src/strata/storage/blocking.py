@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from typing import Self
 
 from strata import background
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter
+from strata.errors import InvalidInput
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, checked_keys
 
 LISTED_AT_ONCE = 500
 
@@ -30,7 +32,14 @@ class BlockingStorage:
     """`BlockingStorage(storage).write(…)` does what `await storage.write(…)` does."""
 
     def __init__(self, storage: StorageBackend) -> None:
+        if not isinstance(storage, StorageBackend):
+            raise InvalidInput(
+                f"BlockingStorage takes a storage, such as open_storage gives, not {type(storage).__name__}"
+            )
         self.storage = storage
+
+    def __repr__(self) -> str:
+        return f"BlockingStorage({self.storage!r})"
 
     @property
     def url(self) -> str:
@@ -49,7 +58,7 @@ class BlockingStorage:
         background.run(self.storage.delete(path))
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        background.run(self.storage.delete_many([*paths]))
+        background.run(self.storage.delete_many(checked_keys(paths)))
 
     def size(self, path: str) -> int:
         return background.run(self.storage.size(path))
@@ -87,12 +96,12 @@ class BlockingStorage:
         try:
             yield BlockingWriter(writer)
         except BaseException as error:
-            background.run(_leave(opened, error))
+            background.run_while_alive(partial(_leave, opened, error))
             raise
         background.run(_leave(opened, None))
 
     def close(self) -> None:
-        background.run(self.storage.close())
+        background.run_while_alive(self.storage.close)
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +124,7 @@ def _drain(listing: AsyncIterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         while page := background.run(_page(listing)):
             yield from page
     finally:
-        background.run(_stop(listing))
+        background.run_while_alive(partial(_stop, listing))
 
 
 async def _page(listing: AsyncIterator[ObjectInfo]) -> list[ObjectInfo]:

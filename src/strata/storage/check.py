@@ -24,10 +24,11 @@ OPTIONS = StorageOptions(part_bytes=8 * MIB, connect_seconds=5, retries=3, retry
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one step went. One that passed but `warns` has something to say that should not go unread."""
+    """How one step went; `ok` is None if it was not tried. One that passed but `warns` has something to say that should
+    not go unread."""
 
     name: str
-    ok: bool
+    ok: bool | None
     seconds: float
     message: str
     warns: bool = False
@@ -105,7 +106,7 @@ def _skipped(trial: Trial, error: Exception) -> Finding:
     why = "not tried: nothing more can be said until this works"
     if not trial.wrote and isinstance(error, StorageUnavailable):
         why += f". Should the write have happened after all, it is in {join(trial.storage.url, trial.folder)}"
-    return Finding("the rest", True, 0.0, why, warns=True)
+    return Finding("the rest", None, 0.0, why, warns=True)
 
 
 def _left(trial: Trial, finding: Finding) -> Finding:

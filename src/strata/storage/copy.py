@@ -11,8 +11,7 @@ from typing import TypeAlias
 from strata import background
 from strata.errors import InvalidInput, ObjectNotFound, StorageError
 from strata.storage.backend import MIB, ObjectInfo, StorageBackend, StorageOptions
-from strata.storage.keys import STAGING, join
-from strata.storage.local import LocalStorage
+from strata.storage.keys import join
 from strata.storage.traces import leaving_no_trace
 from strata.storage.urls import open_storage, split_object_url
 
@@ -47,15 +46,16 @@ async def copy(
 ) -> Tally:
     """Copy the object at a URL, or with `recursive` all under it, to another URL.
 
-    Below a target that ends in a slash or is a folder, the copy keeps the source's name. Each object appears whole or
-    not at all; the first error stops the rest, and what was copied by then stays.
+    Below a target that ends in a slash, the copy keeps the source's name; an object does so below any folder. A folder
+    is copied to the very target otherwise, so that to copy again is to go on. Each object appears whole or not at all;
+    the first error stops the rest, and what was copied by then stays.
     """
     parent, name = split_object_url(source)
-    into = await _is_folder(target, options)
     if recursive and await holds_objects(source, options):
         async with open_storage(source, options=options) as origin, open_storage(target, options=options) as goal:
             with leaving_no_trace(goal):
-                return await _copy_folder(origin, goal, name if into else "", watch)
+                return await _copy_folder(origin, goal, name if target.endswith("/") else "", watch)
+    into = await _is_folder(target, options)
     folder, key = (target, name) if into else split_object_url(target)
     async with open_storage(parent, options=options) as origin, open_storage(folder, options=options) as goal:
         size = await size_of_object(origin, name, source)
@@ -160,9 +160,8 @@ async def _copy_folder(origin: StorageBackend, goal: StorageBackend, prefix: str
 
     async def find() -> None:
         async for entry in origin.list_all():
-            if not _is_staged(origin, entry.path):
-                counter.found(entry.size)
-                await waiting.put(entry)
+            counter.found(entry.size)
+            await waiting.put(entry)
         for _ in range(OBJECTS_AT_ONCE):
             await waiting.put(None)
 
@@ -210,11 +209,6 @@ async def _is_folder(url: str, options: StorageOptions) -> bool:
     if url.endswith("/") or not key:
         return True
     return os.path.isdir(os.path.join(folder, key)) if "://" not in folder else await holds_objects(url, options)
-
-
-def _is_staged(origin: StorageBackend, path: str) -> bool:
-    """What another storage inside this folder has not finished: no object, and gone at any moment."""
-    return isinstance(origin, LocalStorage) and STAGING in path.split("/")
 
 
 def _refuse_same(source: str, target: str) -> None:

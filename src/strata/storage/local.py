@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -32,11 +31,12 @@ from strata.errors import (
     StorageUnavailable,
 )
 from strata.storage import filelock
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, checked_keys, checked_ranges
 from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_whole, sync
 from strata.storage.keys import STAGING, check_key, check_prefix
 from strata.storage.refusals import changed_meanwhile, exists_already, was_closed
 from strata.storage.staging import Job, LocalWriter, Pulse, Staged
+from strata.storage.threads import DaemonThreads
 from strata.storage.tree import Tree, remove_if_empty
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ _KINDS: dict[int, tuple[type[StorageError], str]] = {
     errno.EFBIG: (StorageFull, _ROOM),
     errno.EACCES: (AccessDenied, _RIGHTS),
     errno.EPERM: (AccessDenied, _RIGHTS),
-    errno.EROFS: (AccessDenied, _RIGHTS),
+    errno.EROFS: (AccessDenied, ". It is mounted for reading only: mount it anew, or choose another folder"),
     errno.ESTALE: (StorageUnavailable, _GONE),
     errno.ETIMEDOUT: (StorageUnavailable, _GONE),
     errno.EHOSTDOWN: (StorageUnavailable, _GONE),
@@ -80,12 +80,15 @@ class LocalStorage:
         self._pulse = Pulse()
         self._direct = True
         self.closed = False
-        self._pools: dict[int, ThreadPoolExecutor] = {}
+        self._pools: dict[int, DaemonThreads] = {}
         self._ready_in = 0
 
     @property
     def url(self) -> str:
         return Path(self._root).as_uri()
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
 
     @property
     def root(self) -> Path:
@@ -141,8 +144,8 @@ class LocalStorage:
         return view
 
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        check_ranges(ranges)
-        return await self.run(path, "read", lambda job: self._read(path, ranges, job))
+        wanted = checked_ranges(ranges)
+        return await self.run(path, "read", lambda job: self._read(path, wanted, job))
 
     async def exists(self, path: str) -> bool:
         return await self.run(path, "look for", lambda _: self._exists(path))
@@ -158,7 +161,7 @@ class LocalStorage:
         await self.delete_many([path])
 
     async def delete_many(self, paths: Iterable[str]) -> None:
-        keys = [check_key(path) for path in paths]
+        keys = [check_key(path) for path in checked_keys(paths)]
         if keys:
             await self.run(keys[0], "delete", lambda job: self._delete(keys, job))
 
@@ -263,18 +266,19 @@ class LocalStorage:
         except OSError as error:
             raise self._error(error, key, doing) from error
 
-    def _threads(self, key: str) -> ThreadPoolExecutor:
+    def _threads(self, key: str) -> DaemonThreads:
         if self.closed:
             raise was_closed(self.url, key)
         # By process, since a forked child has none of its parent's threads.
         pool = self._pools.get(os.getpid())
         if pool is None:
-            fresh = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="strata-local")
+            fresh = DaemonThreads(self.options.concurrency, "strata-local")
             pool = self._pools.setdefault(os.getpid(), fresh)
         return pool
 
     def _error(self, error: OSError, key: str, doing: str) -> StorageError | InvalidInput:
-        where, number = f"cannot {doing} {key!r} in {self.url}", error.errno
+        what = "" if doing == "list" and not key else f" {key!r} in"
+        where, number = f"cannot {doing}{what} {self.url}", error.errno
         why = os.strerror(number) if number else str(error)
         if number in (errno.ENOTDIR, errno.EEXIST):
             return InvalidInput(f"{where}: a part of its path is an object, which cannot be a folder as well")
@@ -283,6 +287,8 @@ class LocalStorage:
         if number == errno.EISDIR:
             return InvalidInput(f"{where}: there is a folder of that name")
         kind, hint = _KINDS.get(number or 0, (StorageError, ""))
+        if doing == "list" and isinstance(error.filename, str):
+            where += f" at {os.path.relpath(error.filename, self._root)!r}"
         return kind(f"{where}: {why}{hint}", storage=self.url, key=key)
 
     # -- files -------------------------------------------------------------------------------------------------------

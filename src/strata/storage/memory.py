@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
 from strata.errors import ObjectCorrupt, ObjectNotFound
-from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, check_ranges
+from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, checked_keys, checked_ranges
 from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.refusals import changed_meanwhile, exists_already, was_closed, writer_ended
 
@@ -46,6 +46,9 @@ class MemoryStorage:
         self._name = name
         self._closed = False
 
+    def __repr__(self) -> str:
+        return f"MemoryStorage({self.url!r})"
+
     @property
     def url(self) -> str:
         return f"memory://{join(self._name, self._prefix) if self._prefix else self._name}"
@@ -71,7 +74,7 @@ class MemoryStorage:
             self._space.objects.pop(self._key(path), None)
 
     async def delete_many(self, paths: Iterable[str]) -> None:
-        for key in [self._key(path) for path in paths]:
+        for key in [self._key(path) for path in checked_keys(paths)]:
             with self._space.lock:
                 self._space.objects.pop(key, None)
 
@@ -83,10 +86,10 @@ class MemoryStorage:
         return view
 
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        check_ranges(ranges)
+        ranges = checked_ranges(ranges)
         data = self._get(path).data
         for start, length in ranges:
-            if start + length > len(data):
+            if length and start + length > len(data):
                 raise ObjectCorrupt(
                     f"{path!r} in {self.url} has {len(data)} bytes, and {length} from {start} were asked for",
                     storage=self.url,
@@ -173,7 +176,7 @@ class MemoryStorage:
 
     def _under(self, prefix: str) -> Iterator[tuple[str, _Stored]]:
         self._check_open(prefix)
-        folder = join(self._prefix, check_prefix(prefix)) if prefix else self._prefix
+        folder = join(self._prefix, check_prefix(prefix)) if prefix != "" else self._prefix
         start = f"{folder}/" if folder else ""
         with self._space.lock:
             found = sorted((key, stored) for key, stored in self._space.objects.items() if key.startswith(start))

@@ -26,7 +26,7 @@ from strata.errors import (
     StorageError,
     StorageUnavailable,
 )
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, check_ranges
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, checked_keys, checked_ranges
 from strata.storage.client import obstore
 from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.obstore_errors import Hints, LostRace, is_obstores, translated
@@ -58,6 +58,9 @@ class ObjectStorage:
         self._stores: dict[int, Any] = {}
         self.spare: list[Block] = []
         self.closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
 
     @property
     def url(self) -> str:
@@ -187,7 +190,7 @@ class ObjectStorage:
         return view
 
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        check_ranges(ranges)
+        ranges = checked_ranges(ranges)
         part = self.options.part_bytes
         pieces = [
             [(at, min(part, start + length - at)) for at in range(start, start + length, part)]
@@ -275,7 +278,7 @@ class ObjectStorage:
             return
 
     async def delete_many(self, paths: Iterable[str]) -> None:
-        wanted = list(paths)
+        wanted = checked_keys(paths)
         keys = [self._key(path) for path in wanted]
         if not keys:
             return

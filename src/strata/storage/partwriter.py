@@ -38,17 +38,19 @@ class PartWriter:
         self._ended = False
         self._failed = False
         self._total = 0
+        self._turn = asyncio.Lock()
 
     async def write(self, data: Data) -> None:
         rest = byte_view(data)
-        self._check()
-        self._total += len(rest)
-        try:
-            while len(rest):
-                rest = rest[await self._fill(rest) :]
-        except BaseException:
-            self._failed = True
-            raise
+        async with self._turn:
+            self._check()
+            self._total += len(rest)
+            try:
+                while len(rest):
+                    rest = rest[await self._fill(rest) :]
+            except BaseException:
+                self._failed = True
+                raise
 
     async def _fill(self, rest: memoryview) -> int:
         if self._block is None:
@@ -61,8 +63,11 @@ class PartWriter:
         return count
 
     async def commit(self) -> None:
-        if self._ended:
-            return
+        async with self._turn:
+            if not self._ended:
+                await self._commit()
+
+    async def _commit(self) -> None:
         self._check()
         try:
             await (self._put_whole() if self._upload is None else self._finish(self._upload))

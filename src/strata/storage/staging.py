@@ -1,5 +1,6 @@
 """What a local write goes through: the job that a thread does, the staged file, and the streaming writer over it."""
 
+import asyncio
 import os
 import threading
 import time
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from strata.errors import InvalidInput
 from strata.storage import filelock
 from strata.storage.backend import Data, Progress, byte_view
 from strata.storage.direct import FileSink
@@ -102,21 +104,25 @@ class LocalWriter:
         self._path = path
         self._progress = progress
         self._staged: Staged | None = None
+        self._process = os.getpid()
+        self._turn = asyncio.Lock()
         self._ended = False
         self._failed = False
         self._written = 0
 
     async def write(self, data: Data) -> None:
         view = byte_view(data)
-        await self._step(lambda job: self._write(view, job))
-        self._written += view.nbytes
-        if self._progress:
-            self._progress(self._written)
+        async with self._turn:
+            await self._step(lambda job: self._write(view, job))
+            self._written += view.nbytes
+            if self._progress:
+                self._progress(self._written)
 
     async def commit(self) -> None:
-        if not self._ended:
-            await self._step(self._commit)
-            await self.abort()
+        async with self._turn:
+            if not self._ended:
+                await self._step(self._commit)
+                await self.abort()
 
     async def abort(self) -> None:
         """In a thread: if another is still at it, it is waited for there, and not here."""
@@ -131,6 +137,10 @@ class LocalWriter:
     async def _step(self, work: Callable[[Job], None]) -> None:
         if self._ended:
             raise writer_ended(self._storage.url, self._path)
+        if self._process != os.getpid():
+            raise InvalidInput(
+                f"the writer of {self._path!r} in {self._storage.url} belongs to the parent process: open one here"
+            )
         if self._failed:
             raise has_a_hole(self._storage.url, self._path)
         try:

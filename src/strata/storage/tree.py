@@ -10,7 +10,11 @@ from strata.storage.keys import STAGING, join
 
 
 class Tree:
-    """What is under a root. Entries that vanish meanwhile, broken links and links that lead out are no objects."""
+    """What is under a root.
+
+    No objects are: what a storage has not finished, here or in a folder below; entries that vanish meanwhile; broken
+    links, and links that lead out.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -31,8 +35,14 @@ class Tree:
             if not entry.is_dir(follow_symlinks=False):
                 if found := self._info(key, entry):
                     yield found
-            elif next(self.walk(key), None):
+            elif self._holds_objects(key):
                 yield ObjectInfo(f"{key}/", 0, 0.0)
+
+    def _holds_objects(self, folder: str) -> bool:
+        try:
+            return next(self.walk(folder), None) is not None
+        except PermissionError:  # not ours to look into, and no reason not to name it
+            return True
 
     def holds(self, real: str) -> bool:
         """Whether a path without links is the root or below it."""
@@ -42,7 +52,7 @@ class Tree:
         """Sorted as their keys are; a folder that is not there, or went meanwhile, is empty."""
         try:
             with os.scandir(os.path.join(self._root, folder)) as entries:
-                found = [entry for entry in entries if folder or entry.name != STAGING]
+                found = [entry for entry in entries if entry.name != STAGING]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name)

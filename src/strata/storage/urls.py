@@ -1,6 +1,7 @@
 """Which storage a URL, a plain path or the environment means."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,8 @@ from strata.storage.s3 import S3Storage
 BACKENDS = {"local": "file", "s3": "s3", "gcs": "gs", "azure": "az", "memory": "memory"}
 SCHEMES = {"file": "file", "s3": "s3", "gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "memory": "memory"}
 DEFAULT_PATH = "/tmp/strata/checkpoints"
+
+_NEARLY_A_URL = re.compile(rf"({'|'.join(SCHEMES)}):", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,23 @@ def open_storage(
     A plain path is a local folder; with `backend` it is a prefix in the bucket that CHECKPOINT_BUCKET names. Without a
     URL the environment decides: STORAGE_BACKEND, and LOCAL_STORAGE_PATH or CHECKPOINT_BUCKET.
     """
+    if options is not None and not isinstance(options, StorageOptions):
+        raise InvalidInput(f"options must be StorageOptions(...), not {type(options).__name__}")
+    if url is not None and not isinstance(url, str | os.PathLike):
+        raise InvalidInput(f"a storage's URL must be text or a path, not {type(url).__name__}")
     return _open(locate(None if url is None else os.fspath(url), backend, os.environ), options or StorageOptions())
 
 
 def locate(url: str | None, backend: str | None, environment: Mapping[str, str]) -> Location:
     """What is meant, without touching anything. STRATA_* names win over unprefixed ones."""
     if url == "":
-        raise InvalidInput("a storage's URL must not be empty; None lets the environment decide")
+        raise InvalidInput("which storage? Its URL or path must not be empty")
     if url is not None and "://" in url:
         return _of_url(url, backend)
+    if url is not None and (hit := _NEARLY_A_URL.match(url)):
+        raise InvalidInput(
+            f"{url!r} is nearly a URL: {hit[1]}:// has two slashes. For a local folder of that name: ./{url}"
+        )
     if url is None:
         backend = backend or _setting(environment, "STORAGE_BACKEND") or "local"
     scheme = BACKENDS.get(backend or "local")

@@ -13,7 +13,7 @@ from random import Random
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from strata.errors import InvalidInput, StorageUnavailable
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, byte_view
+from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, byte_view, checked_keys
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class FaultyStorage:
         await self._call("delete", path, lambda: self.inner.delete(path))
 
     async def delete_many(self, paths: Iterable[str]) -> None:
-        wanted = list(paths)
+        wanted = checked_keys(paths)
         half = wanted[: len(wanted) // 2]
         await self._call(
             "delete_many",

@@ -33,7 +33,7 @@ def checked(storage: StorageBackend) -> list[Finding]:
 
 
 def failed(findings: list[Finding]) -> list[str]:
-    return [finding.name for finding in findings if not finding.ok]
+    return [finding.name for finding in findings if finding.ok is False]
 
 
 def s3(endpoint: str, bucket: str = BUCKET, key: str = S3_KEY, secret: str = S3_SECRET) -> S3Storage:

@@ -384,3 +384,51 @@ def test_processes_swap_without_losing_a_count(root: Path, store: BlockingStorag
     with ThreadPoolExecutor(3) as processes:
         assert list(processes.map(lambda _: run_child(count), range(3))) == [0, 0, 0]
     assert store.read("counter") == b"30"
+
+
+def test_a_folder_that_may_not_be_read_is_named_and_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = BlockingStorage(LocalStorage(tmp_path))
+    store.write("a", b"1")
+    (tmp_path / "lost+found").mkdir()
+    scan = os.scandir
+
+    def guarded(path: str) -> object:
+        if str(path).endswith("lost+found"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert [entry.path for entry in store.list_folder()] == ["a", "lost+found/"]
+    with pytest.raises(AccessDenied, match=r"cannot list file:.* at 'lost\+found': Permission denied"):
+        list(store.list_all())
+    store.close()
+
+
+def test_what_a_storage_below_has_not_finished_is_not_listed(tmp_path: Path) -> None:
+    below, above = BlockingStorage(LocalStorage(tmp_path / "run")), BlockingStorage(LocalStorage(tmp_path))
+    with below.open_writer("slow") as writer:
+        writer.write(b"1")
+        assert list(above.list_all()) == []
+    assert [entry.path for entry in above.list_all()] == ["run/slow"]
+    for store in (below, above):
+        store.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_writer_stays_with_the_process_that_opened_it(tmp_path: Path) -> None:
+    store = BlockingStorage(LocalStorage(tmp_path))
+    with store.open_writer("a") as writer:
+        writer.write(b"1")
+        child = os.fork()
+        if child == 0:
+            try:
+                writer.write(b"2")
+            except InvalidInput as error:
+                os._exit(0 if "parent process" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+    assert store.read("a") == b"1"
+    store.close()

@@ -1,0 +1,55 @@
+"""Threads for a filesystem: as many as needed, never more than allowed, and all gone when told so."""
+
+import threading
+from concurrent.futures import CancelledError, wait
+
+import pytest
+
+from strata.storage.threads import DaemonThreads
+
+MOST = 3
+
+
+def test_results_and_errors_come_back() -> None:
+    threads = DaemonThreads(MOST, "test")
+    assert threads.submit(divmod, 7, 2).result(timeout=10) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(divmod, 7, 0).result(timeout=10)
+    threads.shutdown()
+
+
+def test_there_are_as_many_as_there_is_work_and_no_more() -> None:
+    threads = DaemonThreads(MOST, "test-most")
+    for _ in range(5):
+        threads.submit(int).result(timeout=10)
+    full, go = threading.Barrier(MOST + 1), threading.Event()
+
+    def work() -> None:
+        full.wait(timeout=10)
+        go.wait(timeout=10)
+
+    running = [threads.submit(work) for _ in range(MOST)]
+    waiting = threads.submit(threading.get_ident)
+    full.wait(timeout=10)
+    assert not waiting.done()
+    assert sum(thread.name.startswith("test-most") for thread in threading.enumerate()) == MOST
+    go.set()
+    wait([*running, waiting], timeout=10)
+    threads.shutdown()
+    assert not any(thread.name.startswith("test-most") for thread in threading.enumerate())
+
+
+def test_what_was_given_is_done_and_nothing_more_is_taken() -> None:
+    threads = DaemonThreads(1, "test")
+    go = threading.Event()
+    threads.submit(go.wait, 10)
+    last, dropped = threads.submit(lambda: "done"), threads.submit(lambda: "dropped")
+    assert dropped.cancel()
+    threads.shutdown(wait=False)
+    with pytest.raises(RuntimeError, match="told to end"):
+        threads.submit(int)
+    go.set()
+    assert last.result(timeout=10) == "done"
+    with pytest.raises(CancelledError):
+        dropped.result(timeout=10)
+    threads.shutdown()
