@@ -11,6 +11,7 @@
     │   ├── Superseded      another process took its name: stop
     │   ├── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
     │   └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
+    ├── RpcError            a call ended with anything but OK; `status` is gRPC's (in `strata.rpc`, with its codes)
     └── StorageError        a storage could not do it; `storage` and `key` say where
         ├── ObjectNotFound  no such object (also a NotFound)
         ├── ObjectExists    put-if-absent came second (also a Conflict)

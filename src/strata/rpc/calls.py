@@ -1,0 +1,274 @@
+"""One call on Strata's own server, from its head to its status: how handlers are run, waited for and stopped."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from strata.rpc.answers import head_block, trailers_block, unknown
+from strata.rpc.messages import pack, too_long
+from strata.rpc.service import Call, Method, logger
+from strata.rpc.status import RpcError, Status
+from strata.rpc.stream import Stream
+
+if TYPE_CHECKING:
+    from strata.rpc.protocol import ServerProtocol
+
+BREATH = 64
+"""Messages of one stream handled before others have their turn."""
+
+_awaitable: dict[type, bool] = {}
+
+
+class WireCall(Call):
+    """What its handler sees, and what the protocol drives."""
+
+    __slots__ = (
+        "_began",
+        "_breath",
+        "_over",
+        "_protocol",
+        "_reading",
+        "_stream",
+        "_task",
+        "_timer",
+        "_writing",
+        "method",
+    )
+
+    def __init__(self, protocol: "ServerProtocol", stream: Stream) -> None:
+        head = stream.head
+        super().__init__(head)
+        self.method: Method = head.method
+        self._protocol = protocol
+        self._stream = stream
+        self._began = now = time.monotonic()
+        self._over = False
+        self._breath = 0
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        if head.timeout_seconds is not None:
+            self.deadline = now + head.timeout_seconds
+
+    @property
+    def peer(self) -> str:
+        return self._protocol.peer
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        return self._protocol.peer_certificate
+
+    # -- what the protocol does --------------------------------------------------------------------------------------
+
+    def wait_for_request(self) -> None:
+        """It comes in more than one piece; the caller's patience counts from now."""
+        self._stream.told = False
+        self._watch()
+
+    def answer_at_once(self) -> None:
+        """A unary call, now that its request is whole."""
+        try:
+            if self.deadline is not None and self.deadline <= self._began:
+                raise expired()
+            response = self.method.handler(self._only_request(), self)
+            waits = _awaitable.get(type(response))
+            if waits is None:
+                waits = _awaitable[type(response)] = hasattr(response, "__await__")
+            if waits:
+                self.start(self._respond(response))
+            else:
+                self._answer(response)
+        except Exception as error:  # noqa: BLE001  told to the client, and logged where it is our fault
+            self.fail(error)
+
+    def start_stream(self) -> None:
+        self.start(self._stream_responses() if self.method.kind.many_responses else self._answer_stream())
+
+    def start(self, work: Any) -> None:
+        self._watch()
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def readable(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def writable(self) -> None:
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_result(None)
+
+    def cancel(self) -> None:
+        """The client is gone; nothing can be told any more."""
+        self._end(Status.CANCELLED)
+        if self._task is not None:
+            self._task.cancel()
+
+    def stop(self, error: RpcError) -> None:
+        """From outside: the handler is cancelled, and the client told why."""
+        self.fail(error)
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        if self._over:
+            return
+        if not isinstance(error, RpcError):
+            if isinstance(error, asyncio.CancelledError):
+                error = RpcError(Status.CANCELLED, "the server gave the call up")
+            else:
+                logger.error("the handler of %s failed", self.method.path, exc_info=error)
+                error = unknown(error)
+        try:
+            block = trailers_block(error, self.trailing_metadata, alone=not self._stream.headed)
+        except (ValueError, TypeError, AttributeError):
+            logger.exception("the handler of %s ended with metadata that cannot be sent", self.method.path)
+            error = RpcError(Status.INTERNAL, "the server's metadata cannot be sent: see its log")
+            block = trailers_block(error, (), alone=not self._stream.headed)
+        self._protocol.connection.finish(self._stream, block)
+        self._end(error.status)
+
+    def _answer(self, response: Any) -> None:
+        payload = self._payload(response)
+        connection, stream = self._protocol.connection, self._stream
+        if self.initial_metadata or self.trailing_metadata or self._gzips(payload):
+            self._send(payload)
+            connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
+        else:
+            connection.answer(stream, payload)
+        self._end(Status.OK)
+
+    def _payload(self, response: Any) -> bytes:
+        payload = self.method.write(response)
+        most = self._protocol.connection.limits.message_bytes
+        if len(payload) > most:
+            raise too_long(len(payload), most)
+        if not self._protocol.connection.room_for(len(payload)):
+            raise RpcError(Status.RESOURCE_EXHAUSTED, "too many answers wait for the client to read them")
+        return payload
+
+    def _gzips(self, payload: bytes) -> bool:
+        least = self._protocol.gzip_from_bytes
+        return least is not None and self.head.accepts_gzip and len(payload) >= least
+
+    def _send(self, payload: bytes) -> bool:
+        connection, stream = self._protocol.connection, self._stream
+        if not stream.headed:
+            compresses = self._protocol.gzip_from_bytes is not None and self.head.accepts_gzip
+            connection.send_head(stream, head_block(self.initial_metadata, compressed=compresses))
+        return connection.send(stream, pack(payload, compressed=self._gzips(payload)))
+
+    def _end(self, status: Status) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._protocol.ended(self.method.path, status, self._began)
+
+    def _watch(self) -> None:
+        if self.deadline is not None and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, self.deadline - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        self.stop(expired())
+        self._protocol.flush()
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    async def _respond(self, response: Awaitable[Any]) -> None:
+        try:
+            answer = await response
+            if not self._over:
+                self._answer(answer)
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._protocol.flush_soon()
+
+    async def _answer_stream(self) -> None:
+        await self._respond(self.method.handler(_Requests(self), self))
+
+    async def _stream_responses(self) -> None:
+        try:
+            requests = _Requests(self) if self.method.kind.many_requests else self._only_request()
+            async with aclosing(self.method.handler(requests, self)) as responses:
+                async for response in responses:
+                    await self._stream_out(response)
+            self._protocol.connection.send_head(self._stream, head_block(self.initial_metadata, compressed=False))
+            if not self._over:
+                block = trailers_block(None, self.trailing_metadata, alone=False)
+                self._protocol.connection.finish(self._stream, block)
+                self._end(Status.OK)
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._protocol.flush_soon()
+
+    def _only_request(self) -> Any:
+        connection, stream = self._protocol.connection, self._stream
+        message = connection.message(stream)
+        if message is None or not connection.at_end(stream):
+            raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
+        return self.method.read(message)
+
+    async def next_message(self) -> bytes | None:
+        """The next request as it came; None after the last."""
+        connection, stream = self._protocol.connection, self._stream
+        await self._breathe()
+        while True:
+            message = connection.message(stream)
+            if message is not None:
+                self._protocol.flush_soon()  # the peer may have been given room
+                return message
+            if connection.at_end(stream):
+                return None
+            self._reading = asyncio.get_running_loop().create_future()
+            await self._reading
+
+    async def _stream_out(self, response: Any) -> None:
+        connection, stream = self._protocol.connection, self._stream
+        self._send(self._payload(response))
+        if connection.crowded:
+            self._protocol.flush()
+        else:
+            self._protocol.flush_soon()
+        await self._breathe()
+        while stream.open and (stream.unsent or connection.paused):
+            self._writing = asyncio.get_running_loop().create_future()
+            await self._writing
+
+    async def _breathe(self) -> None:
+        self._breath += 1
+        if not self._breath % BREATH:
+            await asyncio.sleep(0)
+
+
+class _Requests:
+    """What a client sends, message by message. What is not taken stays with the client."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: WireCall) -> None:
+        self._call = call
+
+    def __aiter__(self) -> "_Requests":
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._call.next_message()
+        if message is None:
+            raise StopAsyncIteration
+        return self._call.method.read(message)
+
+
+def expired() -> RpcError:
+    return RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed before the server had answered")

@@ -1,0 +1,747 @@
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes and the time in, events and bytes out.
+
+The law: no input raises. What a peer gets wrong ends its stream (RST_STREAM) or its connection (GOAWAY), as RFC 9113
+says; what it overdoes ends its connection with ENHANCE_YOUR_CALM. Everything kept for a peer is bounded by `Limits`.
+
+    receive(data, now), tick(now), resume()      what happens to it
+    take_events(), take(), closing               what comes of it
+    message, send, finish, reset, drain, ...     what the server does with a stream
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from strata.rpc import frames
+from strata.rpc.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FIRST_WINDOW,
+    FRAME_BYTES,
+    HAS_PRIORITY,
+    HEADERS,
+    MOST_WINDOW,
+    PADDED,
+    PREFACE,
+    SETTINGS,
+    ErrorCode,
+    Setting,
+)
+from strata.rpc.head import Malformed
+from strata.rpc.headers import Admit, BadBlock, HeaderReader, TooLong
+from strata.rpc.limits import Limits, Rate
+from strata.rpc.messages import PREFIX_BYTES, measure, unpack
+from strata.rpc.outbox import BATCH_BYTES, Outbox
+from strata.rpc.status import RpcError, Status
+from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream, Writable
+
+EARLY_KEPT = 1024
+SKIPPED_KEPT = 16
+DRAIN_PING = b"strata-d"
+ALIVE_PING = b"strata-k"
+
+_HTTP1_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 63\r\n\r\n"
+    b"This port speaks gRPC: HTTP/2 from the first byte, not HTTP/1.\n"
+)
+_HTTP1_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC")
+
+OK_HEAD = b"\x88\x0f\x10\x10application/grpc"
+"""`:status: 200` and `content-type`, which take no place in any table."""
+OK_TRAILERS = b"\x00\x0bgrpc-status\x010"
+_HEAD_START = frames.head.pack(len(OK_HEAD) << 8 | HEADERS, END_HEADERS, 0)[:5]
+_TRAILERS_START = frames.head.pack(len(OK_TRAILERS) << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+_ONE_MESSAGE = struct.Struct(">IBIBI")
+
+
+class Violation(Exception):
+    """The peer broke a rule; the connection ends."""
+
+    def __init__(self, code: ErrorCode, why: str) -> None:
+        super().__init__(why)
+        self.code, self.why = code, why
+
+
+class StreamViolation(Exception):
+    """The peer broke a rule of one stream; that stream ends."""
+
+    def __init__(self, stream: int, code: ErrorCode) -> None:
+        super().__init__(stream, code)
+        self.stream, self.code = stream, code
+
+
+class Connection:
+    """The server's end. `closing` says that once the bytes are out, the transport is to be closed."""
+
+    def __init__(self, limits: Limits, admit: Admit, now: float) -> None:
+        self.limits = limits
+        self.streams: dict[int, Stream] = {}
+        self.closing = False
+        self.draining = False
+        self.drained = False
+        self._reader = HeaderReader(limits.header_list_bytes, admit)
+        self._outbox = Outbox(self._all_sent)
+        self._events: list[Event] = []
+        self._rest = b""
+        self._began = self._now = self._heard = self._idle_since = now
+        self._closed_at = now
+        self._greeted = False
+        self._settled = False
+        self._acknowledged = False
+        self._last = 0
+        self._accepted = 0
+        self._skipped: list[range] = []
+        self._early: deque[int] = deque(maxlen=EARLY_KEPT)
+        self._block: tuple[int, int, list[bytes]] | None = None
+        self._block_began = 0.0
+        self._receive_window = limits.connection_window
+        self._uncredited = 0
+        self._large = 0
+        self._wanting: dict[int, Stream] = {}
+        self._peer_window = FIRST_WINDOW
+        self._pinged: float | None = None
+        self._paused_since = 0.0
+        self._resets = Rate(limits.resets, limits.rate_seconds)
+        self._pings = Rate(limits.pings, limits.rate_seconds)
+        self._empties = Rate(limits.empty_frames, limits.rate_seconds)
+        self._outbox.put(
+            frames.settings(
+                {
+                    Setting.MAX_CONCURRENT_STREAMS: limits.streams,
+                    Setting.INITIAL_WINDOW_SIZE: limits.stream_window,
+                    Setting.MAX_HEADER_LIST_SIZE: limits.header_list_bytes,
+                }
+            )
+        )
+        if limits.connection_window > FIRST_WINDOW:
+            self._outbox.put(frames.window_update(0, limits.connection_window - FIRST_WINDOW))
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Any bytes, cut anywhere."""
+        if self.closing:
+            return
+        self._now = self._heard = now
+        self._pinged = None
+        buffer = self._rest + data if self._rest else data
+        try:
+            position = self._frames(buffer, 0 if self._greeted else self._greet(buffer))
+        except Violation as violation:
+            self._fail(violation.code, violation.why)
+        else:
+            self._rest = buffer[position:]
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    def take(self) -> bytes:
+        return self._outbox.take()
+
+    def _greet(self, buffer: bytes) -> int:
+        if buffer.startswith(PREFACE):
+            self._greeted = True
+            return len(PREFACE)
+        if not PREFACE.startswith(buffer):
+            if buffer.startswith(_HTTP1_METHODS):
+                self._outbox = Outbox(self._all_sent)
+                self._outbox.put(_HTTP1_ANSWER)
+                self._shut()
+                return len(buffer)
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "the connection does not begin as HTTP/2 does")
+        return 0
+
+    def _frames(self, buffer: bytes, position: int) -> int:
+        """All that are whole; where the rest begins."""
+        end = len(buffer)
+        if not self._greeted:
+            return position
+        unpack_head = frames.head.unpack_from
+        while end - position >= 9 and not self.closing:
+            word, flags, number = unpack_head(buffer, position)
+            length, kind = word >> 8, word & 0xFF
+            number &= 0x7FFFFFFF
+            if length > FRAME_BYTES:
+                raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length:,} bytes")
+            after = position + 9 + length
+            if after > end:
+                break
+            payload = buffer[position + 9 : after]
+            position = after
+            if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+            if not self._settled and (kind != SETTINGS or flags & ACK):
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            try:
+                if kind == DATA:
+                    self._data(flags, number, payload)
+                elif kind == HEADERS:
+                    self._headers(flags, number, payload)
+                elif kind < len(_OTHERS):
+                    _OTHERS[kind](self, flags, number, payload)
+                else:
+                    self._count_empty()
+            except StreamViolation as violation:
+                self._break(violation.stream, violation.code)
+        return position
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & (PADDED | HAS_PRIORITY):
+            payload = _unpadded(flags, payload)
+            if flags & HAS_PRIORITY:
+                if len(payload) < 5:
+                    raise Violation(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
+                payload = payload[5:]
+        if not number & 1:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {number}")
+        if flags & END_HEADERS:
+            self._whole_block(flags, number, payload)
+        else:
+            self._block = (number, flags, [payload])
+            self._block_began = self._now
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        if self._block is None:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "a CONTINUATION of nothing")
+        _, first_flags, parts = self._block
+        parts.append(payload)
+        if len(parts) > self.limits.continuations + 1:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block of too many frames")
+        if sum(map(len, parts)) > self.limits.header_list_bytes:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+        if flags & END_HEADERS:
+            self._block = None
+            self._whole_block(first_flags, number, b"".join(parts))
+
+    def _whole_block(self, flags: int, number: int, block: bytes) -> None:
+        if len(block) > self.limits.header_list_bytes:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
+        try:
+            if number > self._last:
+                self._new_stream(flags, number, block)
+            else:
+                self._more_headers(flags, number, block)
+        except BadBlock as error:
+            raise Violation(ErrorCode.COMPRESSION_ERROR, str(error)) from None
+        except TooLong as error:
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from None
+        except Malformed:
+            raise StreamViolation(number, ErrorCode.PROTOCOL_ERROR) from None
+
+    def _new_stream(self, flags: int, number: int, block: bytes) -> None:
+        if number - self._last > 2 and len(self._skipped) < SKIPPED_KEPT:
+            self._skipped.append(range(self._last + 1, number))
+        self._last = number
+        head = self._reader.head(block)
+        if self.drained or len(self.streams) >= self.limits.streams:
+            self._early.append(number)
+            raise StreamViolation(number, ErrorCode.REFUSED_STREAM)
+        self._accepted = number
+        stream = Stream(number, head, self.limits.stream_window, self._peer_window)
+        self.streams[number] = stream
+        self._events.append(Called(stream))
+        if flags & END_STREAM:
+            self._end(stream)
+
+    def _more_headers(self, flags: int, number: int, block: bytes) -> None:
+        stream = self.streams.get(number)
+        if stream is None:
+            self._reader.skip(block)
+            if number not in self._early:
+                skipped = any(number in missed for missed in self._skipped)
+                code = ErrorCode.PROTOCOL_ERROR if skipped else ErrorCode.STREAM_CLOSED
+                raise Violation(code, f"HEADERS on stream {number}, which is closed")
+            return
+        self._reader.trailers(block)
+        if stream.ended:
+            raise StreamViolation(number, ErrorCode.STREAM_CLOSED)
+        if not flags & END_STREAM:
+            raise StreamViolation(number, ErrorCode.PROTOCOL_ERROR)
+        self._end(stream)
+        self._tell(stream)
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        size = len(payload)
+        self._receive_window -= size
+        if self._receive_window < 0:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        self._uncredited += size
+        if self._uncredited >= self.limits.connection_window >> 1:
+            self._outbox.put(frames.window_update(0, self._uncredited))
+            self._receive_window += self._uncredited
+            self._uncredited = 0
+        stream = self.streams.get(number)
+        if stream is None:
+            self._late_data(number)
+            return
+        if stream.ended:
+            raise StreamViolation(number, ErrorCode.STREAM_CLOSED)
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            raise StreamViolation(number, ErrorCode.FLOW_CONTROL_ERROR)
+        if flags & PADDED:
+            payload = _unpadded(flags, payload)
+            stream.uncredited += size - len(payload)
+        if payload:
+            stream.received += len(payload)
+            if stream.failure is None and not stream.finished:
+                self._keep(stream, payload)
+        elif not flags & END_STREAM:
+            self._count_empty()
+        if flags & END_STREAM:
+            self._end(stream)
+            self._tell(stream)
+        elif not payload or stream.failure is not None or stream.finished:
+            self._credit(stream, len(payload))  # kept nowhere
+
+    def _late_data(self, number: int) -> None:
+        if number > self._last or not number & 1:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {number}, which was never opened")
+        if number not in self._early:
+            raise Violation(ErrorCode.STREAM_CLOSED, f"DATA on stream {number}, which is closed")
+        self._count_empty()
+
+    def _keep(self, stream: Stream, payload: bytes) -> None:
+        """Beside what is there. Bytes stay bytes while one frame is one message, as mostly it is."""
+        if not stream.buffer:
+            stream.buffer = payload
+        elif isinstance(stream.buffer, bytearray):
+            stream.buffer += payload
+        else:
+            stream.buffer = bytearray(stream.buffer) + payload
+        self._measure(stream)
+        if stream.failure is not None or 0 < stream.needed <= len(stream.buffer) - stream.start:
+            self._tell(stream)
+
+    def _measure(self, stream: Stream) -> None:
+        """How long the message is that comes next; and room for it, if it is longer than the window."""
+        if stream.needed or stream.failure is not None:
+            return
+        try:
+            stream.needed = measure(stream.buffer, stream.start, self.limits.message_bytes)
+        except RpcError as error:
+            stream.failure = error
+            return
+        if not stream.ended and _shortfall(stream) > 0:
+            self._wanting[stream.id] = stream
+            self._grant()
+
+    def _grant(self) -> None:
+        """Room for messages longer than the window, in the order they came, if they do not take too much together."""
+        while self._wanting:
+            stream = next(iter(self._wanting.values()))
+            if stream.open and not stream.ended:
+                if stream.uncredited:
+                    self._widen(stream, stream.uncredited)
+                    stream.uncredited = 0
+                extra = max(0, _shortfall(stream))
+                if self._large + extra > self.limits.large_bytes and self._large:
+                    return
+                if extra:
+                    self._large += extra
+                    stream.granted = extra
+                    self._widen(stream, extra)
+            del self._wanting[stream.id]
+
+    def _widen(self, stream: Stream, increment: int) -> None:
+        stream.receive_window += increment
+        self._outbox.put(frames.window_update(stream.id, increment))
+
+    def _release(self, stream: Stream) -> None:
+        self._large -= stream.granted
+        stream.granted = 0
+        self._grant()
+
+    def _credit(self, stream: Stream, size: int) -> None:
+        """So many bytes are taken, and as many more may come."""
+        stream.uncredited += size
+        if stream.uncredited >= self.limits.stream_window >> 1 and not stream.ended and stream.open:
+            self._widen(stream, stream.uncredited)
+            stream.uncredited = 0
+
+    def _end(self, stream: Stream) -> None:
+        """The peer has said everything on it."""
+        stream.ended = True
+        expected = stream.head.content_length
+        if expected is not None and expected != stream.received:
+            raise StreamViolation(stream.id, ErrorCode.PROTOCOL_ERROR)
+
+    def _tell(self, stream: Stream) -> None:
+        if not stream.told and not stream.finished:
+            stream.told = True
+            self._events.append(Readable(stream))
+
+    # -- the other frames --------------------------------------------------------------------------------------------
+
+    def _priority(self, flags: int, number: int, payload: bytes) -> None:
+        if not number:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise StreamViolation(number, ErrorCode.FRAME_SIZE_ERROR)
+        self._count_empty()
+
+    def _rst_stream(self, flags: int, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
+        self._check_opened(number, "RST_STREAM")
+        self._count_reset()
+        stream = self.streams.get(number)
+        if stream is not None:
+            self._cancel(stream, frames.uint32.unpack(payload)[0])
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"SETTINGS on stream {number}")
+        if len(payload) % 6 or (flags & ACK and payload):
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+        if flags & ACK:
+            if self._acknowledged:
+                self._count_empty()
+            self._acknowledged = True
+            return
+        if self._settled and self._pings.exceeded(self._now):
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many SETTINGS and PINGs")
+        self._settled = True
+        for name, value in frames.setting.iter_unpack(payload):
+            self._set(name, value)
+        self._outbox.put(frames.settings_ack())
+
+    def _set(self, name: int, value: int) -> None:
+        if name == Setting.ENABLE_PUSH and value > 1:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+        if name == Setting.MAX_FRAME_SIZE and not FRAME_BYTES <= value <= frames.MOST_FRAME_BYTES:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
+        if name != Setting.INITIAL_WINDOW_SIZE:
+            return
+        if value > MOST_WINDOW:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is out of its range")
+        wider, self._peer_window = value - self._peer_window, value
+        for stream in self.streams.values():
+            stream.send_window += wider
+            if stream.send_window > MOST_WINDOW:
+                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "a window grew beyond its range")
+            self._outbox.ready(stream)
+
+    def _push_promise(self, flags: int, number: int, payload: bytes) -> None:
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"PING on stream {number}")
+        if len(payload) != 8:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "PING of a wrong length")
+        if flags & ACK:
+            if payload == DRAIN_PING and self.draining:
+                self._last_word()
+            elif payload != ALIVE_PING:
+                self._count_empty()
+            return
+        if self._pings.exceeded(self._now):
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")  # the words that gRPC clients know
+        self._outbox.put(frames.ping(payload, ack=True))
+
+    def _goaway(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {number}")
+        if len(payload) < 8:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
+        self._count_empty()
+        self.drained = self.draining = True
+        self._close_if_done()
+
+    def _window_update(self, flags: int, number: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise Violation(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong length")
+        increment = frames.uint32.unpack(payload)[0] & MOST_WINDOW
+        if not number:
+            if not increment:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE by nothing")
+            if not self._outbox.widen(increment):
+                raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window grew beyond its range")
+            return
+        self._check_opened(number, "WINDOW_UPDATE")
+        stream = self.streams.get(number)
+        if stream is None:
+            return
+        if not increment:
+            raise StreamViolation(number, ErrorCode.PROTOCOL_ERROR)
+        stream.send_window += increment
+        if stream.send_window > MOST_WINDOW:
+            raise StreamViolation(number, ErrorCode.FLOW_CONTROL_ERROR)
+        self._outbox.ready(stream)
+
+    def _check_opened(self, number: int, kind: str) -> None:
+        if not number & 1 or number > self._last:
+            raise Violation(ErrorCode.PROTOCOL_ERROR, f"{kind} on stream {number}, which was never opened")
+
+    def _count_empty(self) -> None:
+        if self._empties.exceeded(self._now):
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that say nothing")
+
+    def _count_reset(self) -> None:
+        if self._resets.exceeded(self._now):
+            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many streams were reset")
+
+    # -- what the server does ----------------------------------------------------------------------------------------
+
+    def message(self, stream: Stream) -> bytes | None:
+        """The next one, or None if it is not all there. Raises RpcError for one that is wrong."""
+        buffer, start, needed = stream.buffer, stream.start, stream.needed
+        stream.told = False
+        if stream.failure is not None:
+            raise stream.failure
+        if not needed or len(buffer) - start < needed:
+            if stream.ended and len(buffer) > start:
+                raise RpcError(Status.INTERNAL, "the request ends in the middle of a message")
+            return None
+        flag, body = buffer[start], bytes(buffer[start + PREFIX_BYTES : start + needed])
+        stream.needed = 0
+        taken = needed - stream.granted  # what was granted beyond the window is not given again
+        if stream.granted:
+            self._release(stream)
+        if start + needed == len(buffer):
+            stream.buffer, stream.start = b"", 0
+        else:
+            stream.start += needed
+            if stream.start > len(buffer) >> 1:
+                stream.buffer, stream.start = bytearray(memoryview(buffer)[stream.start :]), 0
+            self._measure(stream)
+        if not stream.ended:
+            self._credit(stream, taken)
+        return body if not flag else unpack(flag, body, stream.head.encoding, self.limits.message_bytes)
+
+    def at_end(self, stream: Stream) -> bool:
+        """Whether no further message can come."""
+        return stream.ended and len(stream.buffer) <= stream.start
+
+    def answer(self, stream: Stream, message: bytes) -> None:
+        """All of a usual answer at once: head, one message, trailers that say OK."""
+        size, outbox = len(message) + PREFIX_BYTES, self._outbox
+        if not (size <= stream.send_window and size <= outbox.window and size <= FRAME_BYTES and stream.ended):
+            self.send_head(stream, OK_HEAD)
+            self.send(stream, b"\0" + len(message).to_bytes(4, "big") + message)
+            self.finish(stream, OK_TRAILERS)
+            return
+        outbox.window -= size
+        self._pings.clear()
+        number = stream.id
+        wire = number.to_bytes(4, "big")
+        prefix = _ONE_MESSAGE.pack(size << 8 | DATA, 0, number, 0, size - PREFIX_BYTES)
+        outbox.put(b"".join((_HEAD_START, wire, OK_HEAD, prefix, message, _TRAILERS_START, wire, OK_TRAILERS)))
+        stream.finished = True
+        self._remove(stream)
+
+    def send_head(self, stream: Stream, block: bytes) -> None:
+        if stream.open and not stream.headed:
+            stream.headed = True
+            self._outbox.put(frames.headers(stream.id, block, end=False))
+
+    def send(self, stream: Stream, packed: bytes) -> bool:
+        """A message with its prefix, behind the head. False if it waits for the peer: `Writable` tells when it went."""
+        if stream.open:
+            self._pings.clear()
+            self._outbox.send(stream, packed)
+        return not stream.unsent
+
+    def room_for(self, size: int) -> bool:
+        """Whether as much more may wait for the peer's windows."""
+        return self._outbox.unsent + size <= self.limits.unsent_bytes
+
+    def finish(self, stream: Stream, block: bytes) -> None:
+        """The trailers, behind all that was sent; they are the whole answer if nothing was."""
+        if not stream.open or stream.finished:
+            return
+        stream.finished, stream.finished_at = True, self._now
+        stream.closing = block
+        stream.buffer, stream.start, stream.needed = b"", 0, 0
+        if not stream.unsent:
+            self._close(stream)
+
+    def finish_without_trailers(self, stream: Stream, block: bytes, body: bytes) -> None:
+        """An answer in HTTP alone, for who did not speak gRPC."""
+        if stream.open and not stream.finished:
+            stream.finished = True
+            self._outbox.put(frames.headers(stream.id, block, end=False))
+            self._outbox.put(frames.frame(DATA, END_STREAM, stream.id, body))
+            self._gone(stream)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        if stream.open:
+            self._outbox.put(frames.rst_stream(stream.id, code))
+            if not stream.ended:
+                self._early.append(stream.id)
+            self._remove(stream)
+
+    def _all_sent(self, stream: Stream) -> None:
+        if stream.closing is not None:
+            self._close(stream)
+        elif stream.open:
+            self._events.append(Writable(stream))
+
+    def _close(self, stream: Stream) -> None:
+        assert stream.closing is not None
+        self._outbox.put(frames.headers(stream.id, stream.closing, end=True))
+        self._gone(stream)
+
+    def _gone(self, stream: Stream) -> None:
+        """Everything is said. A peer that still sends is told that nobody listens."""
+        if not stream.ended:
+            self._outbox.put(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self._early.append(stream.id)
+        self._remove(stream)
+
+    def _remove(self, stream: Stream) -> None:
+        stream.open = False
+        del self.streams[stream.id]
+        if stream.unsent:
+            self._outbox.drop(stream)
+        if self._wanting:
+            self._wanting.pop(stream.id, None)
+        if stream.granted:
+            self._release(stream)
+        if not self.streams:
+            self._idle_since = self._now
+            if self.draining:
+                self._close_if_done()
+
+    def _cancel(self, stream: Stream, code: int | None) -> None:
+        self._remove(stream)
+        self._events.append(Cancelled(stream, code))
+
+    def _break(self, number: int, code: ErrorCode) -> None:
+        """One stream's peer broke a rule."""
+        stream = self.streams.get(number)
+        self._outbox.put(frames.rst_stream(number, code))
+        if number not in self._early:
+            self._early.append(number)
+        if stream is not None:
+            self._cancel(stream, code)
+        if self._acknowledged or code is not ErrorCode.REFUSED_STREAM:  # it may not know yet how many are allowed
+            self._count_reset()
+
+    # -- the connection as a whole -----------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        return self._outbox.paused
+
+    @property
+    def crowded(self) -> bool:
+        """Enough to be handed to the network before more is added."""
+        return self._outbox.size >= BATCH_BYTES
+
+    def pause(self, now: float) -> None:
+        """The network takes no more for now."""
+        self._outbox.paused = True
+        self._paused_since = now
+
+    def resume(self) -> None:
+        self._outbox.paused = False
+
+    def forget_heads(self) -> None:
+        """Tokens changed: look at each caller anew."""
+        self._reader.forget()
+
+    def drain(self) -> None:
+        """No more new calls: say so, and once the peer knows, say which was the last."""
+        if not self.draining:
+            self.draining = True
+            self._outbox.put(frames.goaway(MOST_WINDOW, ErrorCode.NO_ERROR, "the server is going away"))
+            self._outbox.put(frames.ping(DRAIN_PING))
+            if not self._settled:
+                self._last_word()
+
+    def _last_word(self) -> None:
+        if not self.drained:
+            self.drained = True
+            self._outbox.put(frames.goaway(self._last, ErrorCode.NO_ERROR, "the server is going away"))
+            self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self.drained and not self.streams:
+            self._shut()
+
+    def _shut(self) -> None:
+        self.closing = True
+        self._closed_at = self._now
+
+    def lost(self) -> None:
+        """The peer is gone, or is to be."""
+        self._shut()
+        for stream in list(self.streams.values()):
+            self._cancel(stream, None)
+
+    def _fail(self, code: ErrorCode, why: str) -> None:
+        self._outbox.put(frames.goaway(self._accepted, code, why))
+        self._rest, self._block = b"", None
+        self.lost()
+
+    def tick(self, now: float) -> bool:
+        """Look at the clock. False if the peer is beyond talking to: cut it off."""
+        self._now = now
+        limits = self.limits
+        if self._outbox.unsent:
+            self._give_up_unread(now)
+        if self.paused:
+            return now - self._paused_since <= limits.stalled_seconds and self._outbox.size <= limits.queued_bytes
+        if self.closing:
+            return now - self._closed_at <= limits.stalled_seconds
+        if not self._settled and now - self._began > limits.preface_seconds:
+            self._fail(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
+        elif self._block is not None and now - self._block_began > limits.header_block_seconds:
+            self._fail(ErrorCode.ENHANCE_YOUR_CALM, "a header block did not end in time")
+        elif self._pinged is not None:
+            return now - self._pinged <= limits.keepalive_timeout_seconds
+        elif now - self._heard > limits.keepalive_seconds:
+            self._pinged = now
+            self._outbox.put(frames.ping(ALIVE_PING))
+        elif limits.idle_seconds is not None and not self.streams and now - self._idle_since > limits.idle_seconds:
+            self.drain()
+        return True
+
+    def _give_up_unread(self, now: float) -> None:
+        """Answers that a peer asked for and leaves no room for."""
+        for stream in list(self.streams.values()):
+            if stream.finished and now - stream.finished_at > self.limits.stalled_seconds:
+                self.reset(stream, ErrorCode.CANCEL)
+
+
+def _shortfall(stream: Stream) -> int:
+    """How much of its next message the peer may not send yet."""
+    return stream.needed - (len(stream.buffer) - stream.start) - stream.receive_window
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & PADDED:
+        return payload
+    if not payload:
+        raise Violation(ErrorCode.FRAME_SIZE_ERROR, "a padded frame is too short")
+    if payload[0] >= len(payload):
+        raise Violation(ErrorCode.PROTOCOL_ERROR, "a frame has more padding than room")
+    return payload[1 : len(payload) - payload[0]]
+
+
+_Handler: TypeAlias = Callable[[Connection, int, int, bytes], None]
+
+_OTHERS: tuple[_Handler, ...] = (
+    Connection._data,
+    Connection._headers,
+    Connection._priority,
+    Connection._rst_stream,
+    Connection._settings,
+    Connection._push_promise,
+    Connection._ping,
+    Connection._goaway,
+    Connection._window_update,
+    Connection._continuation,
+)
+"""By the number of the frame's kind."""

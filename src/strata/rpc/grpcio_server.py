@@ -1,0 +1,210 @@
+"""The same services on grpcio's own server: the peer in benchmarks, and a second opinion on what gRPC means.
+
+It takes the same tables and interceptors as `Server`. Of `Limits` it knows streams, message and header sizes, and
+keepalive; the rest is grpcio's own business.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from strata.errors import InvalidInput, StrataError
+from strata.rpc.answers import unknown
+from strata.rpc.head import Head
+from strata.rpc.limits import Limits
+from strata.rpc.server import ServerTls, join_address, split_address
+from strata.rpc.service import Admission, Call, Interceptor, Method, logger
+from strata.rpc.status import RpcError, Status
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class GrpcioServer:
+    """Stands in for `Server`, method by method."""
+
+    def __init__(
+        self,
+        services: Iterable[Iterable[Method]],
+        *,
+        interceptors: Iterable[Interceptor] = (),
+        limits: Limits | None = None,
+        gzip_from_bytes: int | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._admission = Admission(services, interceptors)
+        self._server = grpc.aio.server(
+            handlers=[_Handlers(self._admission)],
+            options=_options(self.limits),
+            compression=None if gzip_from_bytes is None else grpc.Compression.Gzip,
+        )
+        self._started = False
+
+    async def listen(self, address: str, *, tls: ServerTls | None = None) -> str:
+        """Once: grpcio takes no further address when it serves."""
+        if self._started:
+            raise StrataError("grpcio's server is listening already, and takes one address")
+        try:
+            port = self._bind(address, tls)
+        except RuntimeError as error:
+            raise StrataError(f"cannot listen on {address}: {error}") from error
+        await self._server.start()
+        self._started = True
+        return address if address.startswith("unix:") else join_address(split_address(address)[0], port)
+
+    def _bind(self, address: str, tls: ServerTls | None) -> int:
+        if tls is None:
+            return int(self._server.add_insecure_port(address))
+        return int(self._server.add_secure_port(address, _credentials(tls)))
+
+    def forget_callers(self) -> None:
+        """It asks in every call anyway."""
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        await self._server.stop(grace_seconds)
+
+
+def _options(limits: Limits) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_concurrent_streams", limits.streams),
+        ("grpc.max_receive_message_length", limits.message_bytes),
+        ("grpc.max_send_message_length", limits.message_bytes),
+        ("grpc.max_metadata_size", limits.header_list_bytes),
+        ("grpc.absolute_max_metadata_size", limits.header_list_bytes),
+        ("grpc.keepalive_time_ms", int(limits.keepalive_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", int(limits.keepalive_timeout_seconds * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(limits.rate_seconds * 1000 / limits.pings)),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    tls.context()  # says in words what is wrong with the files
+    try:
+        key, certificate = tls.key.read_bytes(), tls.certificate.read_bytes()
+        client_ca = None if tls.client_ca is None else tls.client_ca.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot read {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
+
+
+class _GrpcioCall(Call):
+    __slots__ = ("_context",)
+
+    def __init__(self, head: Head, context: Any) -> None:
+        super().__init__(head)
+        self._context = context
+        left = context.time_remaining()
+        self.deadline = None if left is None else time.monotonic() + left
+
+    @property
+    def peer(self) -> str:
+        said: str = self._context.peer()
+        return "unix" if said.startswith("unix") else said.partition(":")[2].replace("%5B", "[").replace("%5D", "]")
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] = self._context.auth_context()
+        names = [name.decode() for name in found.get("x509_common_name", ())]
+        return {"subject": tuple((("commonName", name),) for name in names)} if names else None
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def service(self, details: Any) -> Any:
+        head = Head(details.method, tuple((name, value) for name, value in details.invocation_metadata or ()))
+        self._admission.admit(head)
+        run = _Run(head, self._admission)
+        if head.refusal is not None:
+            return grpc.unary_unary_rpc_method_handler(run.refuse)
+        method: Method = head.method
+        requests, responses = method.kind.value
+        if responses:
+            make = grpc.stream_stream_rpc_method_handler if requests else grpc.unary_stream_rpc_method_handler
+            return make(run.stream)
+        make = grpc.stream_unary_rpc_method_handler if requests else grpc.unary_unary_rpc_method_handler
+        return make(run.single)
+
+
+class _Run:
+    """One call, with grpcio's own context."""
+
+    def __init__(self, head: Head, admission: Admission) -> None:
+        self._head = head
+        self._ended = admission.ended
+        self._began = time.monotonic()
+
+    async def refuse(self, request: bytes, context: Any) -> None:
+        assert isinstance(self._head.refusal, RpcError)
+        path = "" if self._head.method is None else self._head.path
+        await self._abort(self._head.refusal, context, (), path)
+
+    async def single(self, request: Any, context: Any) -> bytes:
+        async def answer(call: Call, method: Method) -> bytes:
+            given = _requests(request, method) if method.kind.many_requests else method.read(request)
+            response = method.handler(given, call)
+            if isinstance(response, Awaitable):
+                response = await response
+            payload = method.write(response)
+            await _send_initial(call, context)
+            return payload
+
+        payload: bytes = await self._guarded(answer, context)
+        return payload
+
+    async def stream(self, request: Any, context: Any) -> None:
+        async def answer(call: Call, method: Method) -> None:
+            given = _requests(request, method) if method.kind.many_requests else method.read(request)
+            async with aclosing(method.handler(given, call)) as responses:
+                async for response in responses:
+                    await _send_initial(call, context)
+                    await context.write(method.write(response))
+            await _send_initial(call, context)
+
+        await self._guarded(answer, context)
+
+    async def _guarded(self, answer: Callable[[Call, Method], Awaitable[Any]], context: Any) -> Any:
+        method: Method = self._head.method
+        call = _GrpcioCall(self._head, context)
+        try:
+            payload = await answer(call, method)
+        except asyncio.CancelledError:
+            late = call.deadline is not None and call.deadline <= time.monotonic() + 1e-3
+            self._tell(method.path, Status.DEADLINE_EXCEEDED if late else Status.CANCELLED)
+            raise
+        except RpcError as error:
+            await self._abort(error, context, call.trailing_metadata, method.path)
+        except Exception as error:  # noqa: BLE001  told to the client, and logged
+            logger.exception("the handler of %s failed", method.path)
+            await self._abort(unknown(error), context, call.trailing_metadata, method.path)
+        else:
+            context.set_trailing_metadata(call.trailing_metadata)
+            self._tell(method.path, Status.OK)
+            return payload
+
+    async def _abort(self, error: RpcError, context: Any, metadata: Any, path: str) -> None:
+        self._tell(path, error.status)
+        trailing = [*error.metadata, *metadata]
+        if error.details:
+            trailing.append(("grpc-status-details-bin", error.details))
+        await context.abort(_CODES[int(error.status)], error.message, tuple(trailing))
+
+    def _tell(self, path: str, status: Status) -> None:
+        for tell in self._ended:
+            tell(path, status, time.monotonic() - self._began)
+
+
+async def _send_initial(call: Call, context: Any) -> None:
+    if call.initial_metadata:
+        await context.send_initial_metadata(call.initial_metadata)
+        call.initial_metadata = ()
+
+
+async def _requests(messages: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield method.read(message)

@@ -1,0 +1,256 @@
+"""The asyncio side of a connection: reads go in, answers to all of a read go out in one write."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from strata.rpc.answers import http_block, trailers_block
+from strata.rpc.calls import WireCall
+from strata.rpc.connection import Connection
+from strata.rpc.head import HttpRefusal
+from strata.rpc.limits import Limits
+from strata.rpc.service import Admission, Kind
+from strata.rpc.status import RpcError, Status
+from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
+
+LINGER_SECONDS = 1.0
+
+
+class ServerProtocol(asyncio.Protocol):
+    """One client. `left` is told when it is gone."""
+
+    __slots__ = (
+        "_admission",
+        "_ended",
+        "_events",
+        "_flushing",
+        "_joined",
+        "_leaving",
+        "_left",
+        "_loop",
+        "_reading",
+        "_transport",
+        "_working",
+        "connection",
+        "gzip_from_bytes",
+    )
+
+    def __init__(
+        self,
+        admission: Admission,
+        limits: Limits,
+        *,
+        gzip_from_bytes: int | None,
+        joined: "Callable[[ServerProtocol], bool]",
+        left: "Callable[[ServerProtocol], None]",
+    ) -> None:
+        self.connection = Connection(limits, admission.admit, time.monotonic())
+        self.gzip_from_bytes = gzip_from_bytes
+        self._admission = admission
+        self._ended = admission.ended
+        self._joined, self._left = joined, left
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._events: deque[Event] = deque()
+        self._working = False
+        self._reading = True
+        self._flushing = False
+        self._leaving = False
+
+    # -- asyncio's calls ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        secure = transport.get_extra_info("ssl_object")
+        if (secure is not None and secure.selected_alpn_protocol() != "h2") or not self._joined(self):
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self.connection.receive(data, time.monotonic())
+        self._events.extend(self.connection.take_events())
+        if not self._working:
+            self._work()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.connection.lost()
+        self._transport = None
+        self._events.extend(self.connection.take_events())
+        self._work()
+        self._left(self)
+
+    def pause_writing(self) -> None:
+        self.connection.pause(time.monotonic())
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self.connection.resume()
+        for stream in list(self.connection.streams.values()):
+            if stream.call is not None:
+                stream.call.writable()
+        self.flush()
+        self._read_or_not()
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """What a read brought, but no more than a fair share of it at once: others wait for this thread too."""
+        self._working = False
+        events, left = self._events, self.connection.limits.calls_at_once
+        while events:
+            event = events.popleft()
+            if type(event) is Called:
+                self._call(event.stream)
+                left -= 1
+                if not left and events:
+                    self._working = True
+                    self._loop.call_soon(self._work)
+                    break
+            elif type(event) is Readable:
+                self._readable(event.stream)
+            elif type(event) is Cancelled:
+                self._cancelled(event.stream)
+            elif event.stream.call is not None:
+                event.stream.call.writable()
+        self.flush()
+        self._read_or_not()
+
+    def _call(self, stream: Stream) -> None:
+        if not stream.open:
+            return
+        if stream.head.refusal is not None:
+            self._refuse(stream, stream.head.refusal)
+            return
+        call = stream.call = WireCall(self, stream)
+        if call.method.kind.many_requests:
+            call.start_stream()
+        elif stream.ended:
+            self._whole(call)
+        else:
+            call.wait_for_request()
+
+    def _readable(self, stream: Stream) -> None:
+        call = stream.call
+        if call is None or not stream.open:
+            return
+        if call.method.kind.many_requests:
+            call.readable()
+        elif stream.ended or stream.failure is not None:
+            self._whole(call)
+        else:
+            stream.told = False
+
+    def _whole(self, call: WireCall) -> None:
+        if call.method.kind is Kind.UNARY:
+            call.answer_at_once()
+        else:
+            call.start_stream()
+
+    def _cancelled(self, stream: Stream) -> None:
+        if stream.call is not None:
+            stream.call.cancel()
+
+    def _refuse(self, stream: Stream, refusal: RpcError | HttpRefusal) -> None:
+        if isinstance(refusal, HttpRefusal):
+            self.connection.finish_without_trailers(stream, http_block(refusal), refusal.why.encode())
+            return
+        self.connection.finish(stream, trailers_block(refusal, (), alone=True))
+        self.ended("" if stream.head.method is None else stream.head.path, refusal.status, time.monotonic())
+
+    # -- what calls use ----------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        address = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
+
+    @property
+    def peer_certificate(self) -> Mapping[str, Any] | None:
+        certificate = None if self._transport is None else self._transport.get_extra_info("peercert")
+        return certificate or None
+
+    def ended(self, path: str, status: Status, began: float) -> None:
+        for tell in self._ended:
+            tell(path, status, time.monotonic() - began)
+
+    def flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flushing = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Everything that can go. Chunks that went may let handlers go on."""
+        transport, connection = self._transport, self.connection
+        if transport is None:
+            return
+        while out := connection.take():
+            transport.write(out)
+        if connection.closing and not self._leaving:
+            self._leaving = True
+            self._leave(transport)
+        if connection.has_events:
+            self._events.extend(connection.take_events())
+            if not self._working:
+                self._working = True
+                self._loop.call_soon(self._work)
+
+    def _leave(self, transport: asyncio.Transport) -> None:
+        """Last words first. To close while the peer still sends would take them from it, so it is heard out a while."""
+        if transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        self._loop.call_later(LINGER_SECONDS, self._left_behind)
+
+    def _left_behind(self) -> None:
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(LINGER_SECONDS, self._left_behind)  # it still reads, or is cut off by `tick`
+        else:
+            self._transport.close()
+
+    def _read_or_not(self) -> None:
+        """No more in while nothing gets out, or while there is enough to do."""
+        wanted = not self._working and not self.connection.paused
+        if wanted is self._reading or self._transport is None or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # -- what the server does ----------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        if self.connection.tick(now):
+            self.flush()
+        else:
+            self.abort()
+
+    def drain(self) -> None:
+        self.connection.drain()
+        self.flush()
+
+    def stop(self) -> None:
+        """Patience is over: end what is under way, in words, and go."""
+        for stream in list(self.connection.streams.values()):
+            if stream.call is not None:
+                stream.call.stop(RpcError(Status.UNAVAILABLE, "the server is going away"))
+        self.connection.lost()
+        self.flush()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,198 @@
+"""Strata's gRPC server: where it listens, how many it lets in, and how it goes."""
+
+import asyncio
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from strata.errors import InvalidInput, StrataError
+from strata.rpc.limits import Limits
+from strata.rpc.protocol import ServerProtocol
+from strata.rpc.service import Admission, Interceptor, Method
+
+TICK_SECONDS = 1.0
+TICK_AT_ONCE = 512
+BACKLOG = 4096
+WRITE_BUFFER_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """Who the server is, in PEM files. With `client_ca`, clients must show a certificate that it signed."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["h2"])
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidInput(
+                f"cannot use the certificate {self.certificate} and the key {self.key}: {error}. Both must be PEM"
+            ) from error
+        return context
+
+
+class Server:
+    """Serves tables of methods on any number of addresses, on the loop that runs.
+
+    `gzip_from_bytes`: messages of at least this size are compressed for clients that take that; never if None.
+    """
+
+    def __init__(
+        self,
+        services: Iterable[Iterable[Method]],
+        *,
+        interceptors: Iterable[Interceptor] = (),
+        limits: Limits | None = None,
+        gzip_from_bytes: int | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self._admission = Admission(services, interceptors)
+        self._gzip_from_bytes = gzip_from_bytes
+        self._listeners: list[asyncio.Server] = []
+        self._protocols: dict[ServerProtocol, None] = {}
+        self._all_left = asyncio.Event()
+        self._all_left.set()
+        self._ticking: asyncio.TimerHandle | None = None
+        self._draining = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._protocols)
+
+    async def listen(self, address: str, *, tls: ServerTls | None = None) -> str:
+        """`host:port` (port 0: any that is free) or `unix:/path`. Gives the address as it is."""
+        loop = asyncio.get_running_loop()
+        context = None if tls is None else tls.context()
+        if address.startswith("unix:"):
+            listener = await loop.create_unix_server(self._protocol, sock=_unix_socket(address[5:]), ssl=context)
+            found = address
+        else:
+            host, port = split_address(address)
+            try:
+                listener = await loop.create_server(self._protocol, host, port, ssl=context, backlog=BACKLOG)
+            except OSError as error:
+                raise StrataError(f"cannot listen on {address}: {error.strerror or error}") from error
+            found = join_address(host, listener.sockets[0].getsockname()[1])
+        self._listeners.append(listener)
+        if self._ticking is None:
+            self._ticking = loop.call_later(TICK_SECONDS, self._tick)
+        return found
+
+    def forget_callers(self) -> None:
+        """Ask the interceptors again about everyone: a token was changed."""
+        for protocol in self._protocols:
+            protocol.connection.forget_heads()
+
+    async def stop(self, grace_seconds: float = 5.0) -> None:
+        """No new connections, no new calls; those under way may take so long to end."""
+        self._draining = True
+        for listener in self._listeners:
+            listener.close()
+        for protocol in list(self._protocols):
+            protocol.drain()
+        try:
+            await asyncio.wait_for(self._all_left.wait(), grace_seconds)
+        except TimeoutError:
+            for protocol in list(self._protocols):
+                protocol.stop()
+            await self._cut_off()
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    async def _cut_off(self) -> None:
+        """Last words have a second to be read."""
+        try:
+            await asyncio.wait_for(self._all_left.wait(), 1.0)
+        except TimeoutError:
+            for protocol in list(self._protocols):
+                protocol.abort()
+            await self._all_left.wait()
+
+    def _protocol(self) -> ServerProtocol:
+        return ServerProtocol(
+            self._admission,
+            self.limits,
+            gzip_from_bytes=self._gzip_from_bytes,
+            joined=self._joined,
+            left=self._left,
+        )
+
+    def _joined(self, protocol: ServerProtocol) -> bool:
+        if self._draining or len(self._protocols) >= self.limits.connections:
+            return False
+        self._protocols[protocol] = None
+        self._all_left.clear()
+        return True
+
+    def _left(self, protocol: ServerProtocol) -> None:
+        self._protocols.pop(protocol, None)
+        if not self._protocols:
+            self._all_left.set()
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticking = loop.call_later(TICK_SECONDS, self._tick)
+        self._tick_some(list(self._protocols), time.monotonic())
+
+    def _tick_some(self, protocols: list[ServerProtocol], now: float) -> None:
+        left = iter(protocols)
+        for protocol in islice(left, TICK_AT_ONCE):
+            protocol.tick(now)
+        if rest := list(left):
+            asyncio.get_running_loop().call_soon(self._tick_some, rest, now)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`, or `:port` for every interface."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidInput(f"{address!r} is no address: it looks like 127.0.0.1:50051, [::1]:50051 or unix:/path")
+    return host.strip("[]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """For this user alone. One that nobody listens on any more is replaced."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            made.bind(path)
+        except OSError:
+            if not _left_over(path):
+                raise
+            os.unlink(path)
+            made.bind(path)
+        os.chmod(path, 0o600)
+    except OSError as error:
+        made.close()
+        raise StrataError(f"cannot listen on unix:{path}: {error.strerror or error}") from error
+    return made
+
+
+def _left_over(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

@@ -1,0 +1,208 @@
+"""Strata's client: both faces, both servers, several addresses, and what may be asked again."""
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from strata.errors import InvalidInput, StrataError
+from strata.rpc import RpcError, Status
+from strata.rpc.client import BlockingChannel, Channel, ChannelOptions, ClientTls, Remote
+from strata.rpc.server import ServerTls
+from tests.integration.rpc.test_server import Pki
+from tests.servers.grpc_process import Running, interop_server
+from tests.servers.interop import SERVICE, TOKEN
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def remote(name: str, *, idempotent: bool = False) -> Remote[bytes, bytes]:
+    return Remote(f"/{SERVICE}/{name}", bytes, bytes, idempotent)
+
+
+ECHO = remote("Echo", idempotent=True)
+QUICK = ChannelOptions(connect_seconds=0.5, timeout_seconds=1.5, backoff_seconds=0.05)
+
+
+@contextmanager
+def deaf_address() -> Iterator[str]:
+    """Somebody listens there, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def dead_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_calls_from_a_script_and_from_any_loop(server: Running) -> None:
+    channel = Channel(server.address, token=TOKEN)
+    with BlockingChannel(channel) as blocking:
+        assert blocking.call(ECHO, b"script") == b"script"
+        assert b'"identity": "somebody"' in blocking.call(remote("Whoami"), b"", metadata=(("x-a", "b"),))
+
+        async def work() -> list[bytes]:
+            return list(await asyncio.gather(*(channel.call(ECHO, str(n).encode()) for n in range(50))))
+
+        assert asyncio.run(work()) == [str(n).encode() for n in range(50)]
+        assert asyncio.run(work()) == [str(n).encode() for n in range(50)]
+    with pytest.raises(StrataError, match="closed"):
+        blocking.call(ECHO, b"")
+
+
+def test_streams(server: Running) -> None:
+    with BlockingChannel(Channel(server.address)) as channel:
+        with channel.stream(remote("PingPong")) as talk:
+            for said in (b"one", b"two"):
+                talk.send(said)
+                assert talk.receive() == said
+            talk.end()
+            assert talk.receive() is None
+            assert list(talk) == []
+        with channel.stream(remote("Sizes")) as sizes:
+            sizes.send(b"[1, 2, 3]")
+            sizes.end()
+            assert [len(found) for found in sizes] == [1, 2, 3]
+        with channel.stream(remote("Nothing")) as none:
+            with pytest.raises(RpcError) as raised:
+                none.receive()
+            assert raised.value.status is Status.UNIMPLEMENTED
+        with channel.stream(remote("SleepStream"), timeout_seconds=0.3) as late:
+            late.send(b"")
+            late.end()
+            with pytest.raises(RpcError) as raised:
+                list(late)
+            assert raised.value.status is Status.DEADLINE_EXCEEDED
+
+
+def test_a_stream_awaited_from_another_loop(server: Running) -> None:
+    async def work() -> None:
+        async with Channel(server.address) as channel, channel.stream(remote("PingPong")) as talk:
+            await talk.send(b"hello")
+            await talk.end()
+            assert [found async for found in talk] == [b"hello"]
+
+    asyncio.run(work())
+
+
+def test_errors_come_whole(server: Running) -> None:
+    with BlockingChannel(Channel(server.address)) as channel, pytest.raises(RpcError) as raised:
+        channel.call(remote("End"), b'{"status": 9, "message": "no \\u2603", "details": "more", "trailing": "x"}')
+    error = raised.value
+    assert (error.status, error.message, error.details) == (Status.FAILED_PRECONDITION, "no ☃", b"more")
+    assert dict(error.metadata)["x-end"] == "x"
+    assert error.code == "rpc_failed_precondition"
+
+
+def test_a_call_that_takes_too_long(server: Running) -> None:
+    with BlockingChannel(Channel(server.address)) as channel, pytest.raises(RpcError) as raised:
+        channel.call(remote("Sleep"), b"client", timeout_seconds=0.2)
+    assert raised.value.status is Status.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_address_that_does_not_answer_is_passed_over(strata_server: Running, idempotent: bool) -> None:
+    """Whatever the call: nothing of it was sent."""
+    options = ChannelOptions(connect_seconds=0.5)
+    with deaf_address() as deaf:
+        addresses = [dead_address(), deaf, strata_server.address]
+        with BlockingChannel(Channel(addresses, options=options)) as channel:
+            assert channel.call(remote("Echo", idempotent=idempotent), b"found") == b"found"
+            assert channel.channel._addresses.current == 2
+            with channel.stream(remote("PingPong")) as talk:
+                talk.send(b"x")
+                assert talk.receive() == b"x"
+
+
+def test_nobody_answers() -> None:
+    with (
+        BlockingChannel(Channel([dead_address(), dead_address()], options=QUICK)) as channel,
+        pytest.raises(RpcError, match=r"no answer from any of .* tries") as raised,
+    ):
+        channel.call(ECHO, b"")
+    assert raised.value.status is Status.UNAVAILABLE
+    assert raised.value.retry
+
+
+def test_only_what_may_be_asked_again_is(strata_server: Running) -> None:
+    asked = b'{"status": 14, "message": "not now"}'
+    with BlockingChannel(Channel(strata_server.address, options=QUICK)) as channel:
+        with pytest.raises(RpcError, match="not now") as raised:
+            channel.call(remote("End"), asked)
+        assert "tries" not in str(raised.value)
+        with pytest.raises(RpcError, match=r"\d+ tries.*not now"):
+            channel.call(remote("End", idempotent=True), asked)
+        with pytest.raises(RpcError, match=r"^ABORTED: stop$"):
+            channel.call(remote("End", idempotent=True), b'{"status": 10, "message": "stop"}')
+
+
+def test_a_server_that_comes_back_is_found_again() -> None:
+    with interop_server("strata") as first:
+        address = first.address
+        channel = BlockingChannel(Channel(address, options=ChannelOptions(timeout_seconds=20)))
+        assert channel.call(ECHO, b"before") == b"before"
+    answers: list[bytes] = []
+    asking = threading.Thread(target=lambda: answers.append(channel.call(ECHO, b"after")))
+    asking.start()
+    with interop_server("strata", address):
+        asking.join(20)
+        assert answers == [b"after"]
+    channel.close()
+
+
+def test_a_token_is_asked_for_anew_in_every_call(strata_server: Running) -> None:
+    tokens = iter([TOKEN, "wrong", None])
+    with BlockingChannel(Channel(strata_server.address, token=lambda: next(tokens))) as channel:
+        assert channel.call(ECHO, b"1") == b"1"
+        with pytest.raises(RpcError, match="the token is wrong"):
+            channel.call(ECHO, b"2")
+        assert channel.call(ECHO, b"3") == b"3"
+
+
+def test_tls_both_ways(tmp_path_factory: pytest.TempPathFactory) -> None:
+    pki = Pki(tmp_path_factory.mktemp("client-pki"))
+    certificate, key = pki.client
+    with interop_server("strata", *pki.arguments(mutual=True)) as running:
+        with BlockingChannel(Channel(running.address, tls=ClientTls(pki.ca, certificate, key))) as channel:
+            assert b'"commonName": "worker-7"' in channel.call(remote("Whoami"), b"")
+        with (
+            BlockingChannel(Channel(running.address, tls=ClientTls(pki.ca), options=QUICK)) as channel,
+            pytest.raises(RpcError) as raised,
+        ):
+            channel.call(ECHO, b"")
+        assert raised.value.status is Status.UNAVAILABLE
+    with BlockingChannel(Channel("x:1", tls=ClientTls(pki.ca / "no"))) as channel, pytest.raises(InvalidInput):
+        channel.call(ECHO, b"")
+    assert ServerTls(*pki.server).context() is not None
+
+
+def test_a_forked_child_calls_too(strata_server: Running) -> None:
+    with BlockingChannel(Channel(strata_server.address)) as channel:
+        assert channel.call(ECHO, b"parent") == b"parent"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with channel.stream(remote("PingPong")) as talk:
+                    talk.send(b"x")
+                    code = 0 if (channel.call(ECHO, b"child"), talk.receive()) == (b"child", b"x") else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert channel.call(ECHO, b"parent again") == b"parent again"
+
+
+@pytest.mark.parametrize("wrong", ["", [], ["127.0.0.1:1", ""]])
+def test_a_channel_needs_addresses(wrong: object) -> None:
+    with pytest.raises(InvalidInput, match="at least one address"):
+        Channel(wrong)  # type: ignore[arg-type]
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="connect_seconds"):
+        ChannelOptions(connect_seconds=0)

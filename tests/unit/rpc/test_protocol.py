@@ -1,0 +1,392 @@
+"""The asyncio side, on a transport made by hand: one write for a read, a fair share of turns, no reading while nothing
+gets out, and no task left behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any
+
+import pytest
+
+from strata.rpc import Call, Interceptor, Kind, Limits, Method, RpcError, Status, frames
+from strata.rpc.frames import HEADERS, ErrorCode
+from strata.rpc.head import Head
+from strata.rpc.protocol import ServerProtocol
+from strata.rpc.service import Admission
+from tests.unit.rpc.peer import FIELDS, HELLO, Frame, data, headers, message
+
+
+class Network(asyncio.Transport):
+    """Takes what is written, unless it is told to be full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.reading = True
+        self.ended = False
+        self.gone = False
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.ended = True
+
+    def is_closing(self) -> bool:
+        return self.gone
+
+    def close(self) -> None:
+        self.gone = True
+
+    def abort(self) -> None:
+        self.gone = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def frames(self) -> list[Frame]:
+        raw, found = b"".join(self.writes), []
+        while raw:
+            word, flags, number = frames.head.unpack_from(raw)
+            found.append(Frame(word & 0xFF, flags, number, raw[9 : 9 + (word >> 8)]))
+            raw = raw[9 + (word >> 8) :]
+        return found
+
+
+class Served:
+    """A protocol that has been greeted."""
+
+    def __init__(
+        self,
+        *methods: Method,
+        interceptors: Iterable[Interceptor] = (),
+        limits: Limits | None = None,
+        gzip: int | None = None,
+    ) -> None:
+        self.network = Network()
+        self.left = False
+        self.protocol = ServerProtocol(
+            Admission([methods], interceptors),
+            limits or Limits(),
+            gzip_from_bytes=gzip,
+            joined=lambda _: True,
+            left=lambda _: setattr(self, "left", True),
+        )
+        self.protocol.connection_made(self.network)
+        self.say(HELLO + frames.settings_ack() + frames.window_update(0, 1 << 30))
+
+    def say(self, raw: bytes) -> None:
+        self.protocol.data_received(raw)
+
+    def statuses(self) -> dict[int, bytes]:
+        return {f.stream: f.payload for f in self.network.frames() if f.kind == HEADERS and b"grpc-status" in f.payload}
+
+
+def named(path: str = "/test.Service/Method", *extra: tuple[str, str]) -> list[tuple[str, str]]:
+    return [*((name, path if name == ":path" else value) for name, value in FIELDS), *extra]
+
+
+def calls(numbers: Iterable[int], body: bytes = b"hello") -> bytes:
+    return b"".join(headers(number) + data(number, message(body), end=True) for number in numbers)
+
+
+def echo(request: bytes, call: Call) -> bytes:
+    return request
+
+
+PATH = "/test.Service/Method"
+ECHO = Method(PATH, echo)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def checked() -> None:
+        await work()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(checked())
+
+
+def test_a_read_is_answered_in_one_write() -> None:
+    async def work() -> None:
+        served = Served(ECHO)
+        served.network.writes.clear()
+        served.say(calls(range(1, 33, 2)))
+        assert len(served.network.writes) == 1
+        assert len(served.statuses()) == 16
+
+    run(work)
+
+
+def test_others_have_their_turn_after_a_share_of_calls() -> None:
+    async def work() -> None:
+        greedy, modest = Served(ECHO), Served(ECHO)
+        greedy.say(calls(range(1, 401, 2)))
+        assert len(greedy.statuses()) == 64
+        assert not greedy.network.reading
+        modest.say(calls([1]))
+        assert len(modest.statuses()) == 1
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(greedy.statuses()) == 200
+        assert greedy.network.reading
+
+    run(work)
+
+
+def test_nothing_is_read_while_nothing_gets_out() -> None:
+    async def work() -> None:
+        served = Served(ECHO)
+        served.protocol.pause_writing()
+        assert not served.network.reading
+        written = len(served.network.writes)
+        served.say(calls([1, 3]))  # it was read already
+        assert len(served.network.writes) == written
+        served.protocol.resume_writing()
+        assert served.network.reading
+        assert len(served.statuses()) == 2
+
+    run(work)
+
+
+async def endless(request: bytes, call: Call) -> AsyncIterator[bytes]:
+    while True:
+        endless.sent += 1  # type: ignore[attr-defined]
+        yield bytes(10_000)
+
+
+@pytest.mark.parametrize("full", ["the network", "the stream's window", "the connection's window"])
+def test_a_stream_waits_for_a_peer_that_does_not_read(full: str) -> None:
+    async def work() -> None:
+        endless.sent = 0  # type: ignore[attr-defined]
+        served = Served(Method(PATH, endless, Kind.SERVER_STREAM))
+        if full == "the network":
+            served.say(frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1}))
+            served.network.write = lambda _: served.protocol.pause_writing()  # type: ignore[method-assign]
+        elif full == "the connection's window":
+            served.say(frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1}))
+            served.protocol.connection._outbox.window = 65_535
+        served.say(calls([1]))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert endless.sent < 60  # type: ignore[attr-defined]
+        before = endless.sent  # type: ignore[attr-defined]
+        if full == "the network":
+            served.protocol.resume_writing()
+        else:
+            served.say(frames.window_update(0 if full == "the connection's window" else 1, 100_000))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert before < endless.sent < before + 60  # type: ignore[attr-defined]
+        served.protocol.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    run(work)
+
+
+def test_handlers_of_a_lost_connection_are_stopped() -> None:
+    stopped = []
+
+    async def sleep(request: bytes, call: Call) -> bytes:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.append(request)
+            raise
+        return b""
+
+    async def collect(requests: AsyncIterator[bytes], call: Call) -> bytes:
+        try:
+            return b"".join([request async for request in requests])
+        except asyncio.CancelledError:
+            stopped.append(b"collect")
+            raise
+
+    async def work() -> None:
+        served = Served(Method(PATH, sleep), Method("/test.Service/Collect", collect, Kind.CLIENT_STREAM))
+        served.say(calls([1, 3]) + headers(5, named("/test.Service/Collect")) + headers(7))
+        await asyncio.sleep(0)
+        served.say(frames.rst_stream(1, ErrorCode.CANCEL))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert stopped == [b"hello"]
+        served.protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sorted(stopped) == [b"collect", b"hello", b"hello"]
+        assert served.left
+
+    run(work)
+
+
+def test_a_deadline_ends_what_waits_and_what_never_came() -> None:
+    async def sleep(request: bytes, call: Call) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    async def work() -> None:
+        served = Served(Method(PATH, sleep))
+        soon = named(PATH, ("grpc-timeout", "20m"))
+        past = named(PATH, ("grpc-timeout", "0n"))
+        served.say(headers(1, soon) + data(1, message(b"x"), end=True))
+        served.say(headers(3, soon) + data(3, b"\0\0"))
+        served.say(headers(5, past) + data(5, message(b"x"), end=True))
+        assert set(served.statuses()) == {5}
+        end = time.monotonic() + 10
+        while len(served.statuses()) < 3 and time.monotonic() < end:
+            await asyncio.sleep(0.005)
+        assert all(b"grpc-status\x014" in block for block in served.statuses().values())
+        assert set(served.statuses()) == {1, 3, 5}
+
+    run(work)
+
+
+def test_a_handler_may_find_that_it_must_wait() -> None:
+    gate: list[asyncio.Event] = []
+
+    def sometimes(request: bytes, call: Call) -> Any:
+        async def later() -> bytes:
+            await gate[0].wait()
+            return b"later"
+
+        return later() if request == b"wait" else b"now"
+
+    async def work() -> None:
+        gate.append(asyncio.Event())
+        served = Served(Method(PATH, sometimes))
+        served.say(calls([1], b"wait") + calls([3]))
+        await asyncio.sleep(0)
+        assert set(served.statuses()) == {3}
+        gate[0].set()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert set(served.statuses()) == {1, 3}
+
+    run(work)
+
+
+def test_what_is_wrong_with_a_request_is_told() -> None:
+    def decode(request: bytes) -> bytes:
+        raise ValueError("not mine")
+
+    async def work() -> None:
+        served = Served(ECHO, Method("/test.Service/Picky", echo, decode=decode))
+        served.say(headers(1, end=True))
+        served.say(headers(3) + data(3, message(b"a") + message(b"b"), end=True))
+        served.say(headers(5) + data(5, message(b"abc")[:6], end=True))
+        served.say(headers(7, named("/test.Service/Picky")) + data(7, message(b"a"), end=True))
+        told = served.statuses()
+        assert b"exactly one message" in told[1]
+        assert b"exactly one message" in told[3]
+        assert b"in the middle of a message" in told[5]
+        assert b"cannot be decoded (not mine)" in told[7]
+
+    run(work)
+
+
+def test_metadata_that_cannot_be_sent_is_the_servers_fault(caplog: pytest.LogCaptureFixture) -> None:
+    def wrong(request: bytes, call: Call) -> bytes:
+        if request == b"raise":
+            raise RpcError(Status.NOT_FOUND, metadata=[("x", 7)])  # type: ignore[list-item]
+        call.set_trailing_metadata(("grpc-status", "0"))
+        return b""
+
+    async def work() -> None:
+        served = Served(Method(PATH, wrong))
+        served.say(calls([1]) + calls([3], b"raise"))
+        assert b"grpc-status\x012" in served.statuses()[1]
+        assert b"grpc-status\x0213" in served.statuses()[3]
+
+    run(work)
+    assert "failed" in caplog.text
+
+
+def test_large_answers_are_compressed_for_those_who_take_it() -> None:
+    async def work() -> None:
+        served = Served(ECHO, gzip=1000)
+        served.say(headers(1, named(PATH, ("grpc-accept-encoding", "gzip"))) + data(1, message(bytes(2000)), end=True))
+        served.say(headers(3) + data(3, message(bytes(2000)), end=True))
+        bodies = {f.stream: f.payload for f in served.network.frames() if f.kind == 0}
+        assert len(bodies[1]) < 200
+        assert bodies[1][0] == 1
+        assert bodies[3] == message(bytes(2000))
+
+    run(work)
+
+
+class Guard(Interceptor):
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.asked = 0
+        self.ends: list[tuple[str, Status]] = []
+
+    def authenticate(self, head: Head) -> object:
+        self.asked += 1
+        if head.value("authorization") == "break":
+            raise KeyError("oh")
+        if head.value("authorization") != self.token:
+            raise RpcError(Status.UNAUTHENTICATED, "who?")
+        return "known"
+
+    def around(self, method: Method) -> Method:
+        def louder(request: bytes, call: Call) -> bytes:
+            answer: bytes = method.handler(request, call)
+            return answer.upper()
+
+        return Method(method.path, louder)
+
+    def ended(self, path: str, status: Status, seconds: float) -> None:
+        self.ends.append((path, status))
+
+
+def test_interceptors_are_asked_once_for_each_look_and_again_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        guard = Guard("one")
+        served = Served(ECHO, interceptors=[guard])
+        sent = headers(1, named(PATH, ("authorization", "one")))[9:]
+        for number in range(1, 21, 2):
+            served.say(frames.headers(number, sent, end=False) + data(number, message(b"hi"), end=True))
+        assert guard.asked == 2
+        assert {f.payload for f in served.network.frames() if f.kind == 0} == {message(b"HI")}
+        guard.token = "two"
+        served.protocol.connection.forget_heads()
+        served.say(frames.headers(21, sent, end=False) + data(21, message(b"hi"), end=True))
+        assert b"grpc-status\x0216" in served.statuses()[21]
+        served.say(headers(23, named("/test.Service/Nobody", ("authorization", "two")), end=True))
+        served.say(headers(25, named(PATH, ("authorization", "break")), end=True))
+        assert b"grpc-status\x0212" in served.statuses()[23]
+        assert b"grpc-status\x0213" in served.statuses()[25]
+        assert guard.ends == [
+            *[(PATH, Status.OK)] * 10,
+            ("", Status.UNAUTHENTICATED),
+            ("", Status.UNIMPLEMENTED),
+            ("", Status.INTERNAL),
+        ]
+
+    run(work)
+    assert "failed to tell who calls" in caplog.text
+
+
+def test_who_is_cut_off_and_who_is_told() -> None:
+    async def work() -> None:
+        served = Served(ECHO)
+        served.say(headers(1))
+        served.protocol.stop()
+        assert b"grpc-status\x0214" in served.statuses()[1]
+        assert served.network.ended
+        late = Served(ECHO)
+        late.protocol.pause_writing()
+        late.protocol.tick(time.monotonic() + 21)
+        assert late.network.gone
+
+    run(work)
