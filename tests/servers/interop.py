@@ -120,8 +120,12 @@ class Interop:
             yield bytes(size)
 
     async def sleepstream(self, request: bytes, call: Call) -> AsyncIterator[bytes]:
-        yield b"first"
-        await self._sleep(request.decode())
+        try:
+            yield b"first"
+            await asyncio.sleep(60)
+        except (asyncio.CancelledError, GeneratorExit):  # told while it slept, or while its response went out
+            self._cancelled[request.decode()] += 1
+            raise
 
     async def pingpong(self, requests: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
         _send_back_metadata(call)

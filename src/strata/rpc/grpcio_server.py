@@ -121,7 +121,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._admission.admit(head)
         run = _Run(head, self._admission)
         if head.refusal is not None:
-            return grpc.unary_unary_rpc_method_handler(run.refuse)
+            return grpc.stream_unary_rpc_method_handler(run.refuse)  # without waiting for a request
         method: Method = head.method
         requests, responses = method.kind.value
         if responses:
@@ -139,7 +139,7 @@ class _Run:
         self._ended = admission.ended
         self._began = time.monotonic()
 
-    async def refuse(self, request: bytes, context: Any) -> None:
+    async def refuse(self, requests: Any, context: Any) -> None:
         assert isinstance(self._head.refusal, RpcError)
         path = "" if self._head.method is None else self._head.path
         await self._abort(self._head.refusal, context, (), path)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -190,6 +191,10 @@ class NodeClient:
         self._node = subprocess.Popen(
             [node, str(script), str(NODE_MODULES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @staticmethod
     def missing() -> str | None:
@@ -199,8 +204,9 @@ class NodeClient:
 
     def ask(self, ask: Ask) -> Outcome:
         assert self._node.stdin is not None
-        assert self._node.stdout is not None
+        answer: Future[dict[str, Any]] = Future()
         line = {
+            "id": id(answer),
             "address": self._address,
             "path": ask.path,
             "kind": ask.kind,
@@ -211,9 +217,11 @@ class NodeClient:
             "cancel_after": ask.cancel_after,
             "gzip": ask.gzip,
         }
-        self._node.stdin.write(json.dumps(line) + "\n")
-        self._node.stdin.flush()
-        told = json.loads(self._node.stdout.readline())
+        with self._lock:
+            self._waiting[id(answer)] = answer
+            self._node.stdin.write(json.dumps(line) + "\n")
+            self._node.stdin.flush()
+        told = answer.result(timeout=60)
         return Outcome(
             [base64.b64decode(response) for response in told["responses"]],
             told["status"],
@@ -224,7 +232,14 @@ class NodeClient:
 
     def close(self) -> None:
         self._node.kill()
+        self._reader.join()
         self._node.communicate()
+
+    def _read(self) -> None:
+        assert self._node.stdout is not None
+        for line in self._node.stdout:
+            told = json.loads(line)
+            self._waiting.pop(told["id"]).set_result(told)
 
 
 def _text(value: str | bytes) -> str:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from strata.rpc.status import Status
-from tests.integration.rpc.clients import BOTH, CLIENT, SERVER, Ask, Client, NodeClient
+from tests.integration.rpc.clients import BOTH, CLIENT, SERVER, Ask, Client
 from tests.servers.interop import SERVICE, TOKEN
 
 SPECIAL = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"
@@ -190,8 +190,6 @@ def test_several_values_under_one_name(client: Client) -> None:
 
 
 def test_many_calls_at_once(client: Client) -> None:
-    if isinstance(client, NodeClient):
-        pytest.skip("this client is asked one by one")
     sent = [str(number).encode() * 100 for number in range(400)]
     with ThreadPoolExecutor(40) as threads:
         outcomes = list(threads.map(lambda request: client.ask(Ask("EchoLater", [request])), sent))
