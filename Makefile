@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SERVERS := $(VENV)/servers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench clean
+.PHONY: help demo test test-long lint format bench fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ format: $(READY) ## Put the code in shape
 
 bench: $(READY) ## Run the benchmarks (BENCH=name for one of them)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+fuzz: $(READY) ## Look for bytes that do harm (SECONDS=3600)
+	@mkdir -p build/fuzz/corpus && $(BIN)/python -m zipfile -e tests/fuzz/corpus.zip build/fuzz/corpus
+	@$(BIN)/python -m tests.fuzz.connection -max_total_time=$(or $(SECONDS),3600) -max_len=2048 \
+		-artifact_prefix=build/fuzz/ build/fuzz/corpus
 
 clean: ## Remove everything the other targets made
 	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -46,7 +46,7 @@ class WireCall(Call):
         self._began = now = time.monotonic()
         self._over = False
         self._breath = 0
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
@@ -78,18 +78,23 @@ class WireCall(Call):
             if waits is None:
                 waits = _awaitable[type(response)] = hasattr(response, "__await__")
             if waits:
-                self.start(self._respond(response))
+                self._wait_for(response)
             else:
                 self._answer(response)
         except Exception as error:  # noqa: BLE001  told to the client, and logged where it is our fault
             self.fail(error)
 
     def start_stream(self) -> None:
-        self.start(self._stream_responses() if self.method.kind.many_responses else self._answer_stream())
+        if self.method.kind.many_responses:
+            self._watch()
+            self._task = asyncio.get_running_loop().create_task(self._stream_responses())
+        else:
+            self._wait_for(self.method.handler(_Requests(self), self))
 
-    def start(self, work: Any) -> None:
+    def _wait_for(self, response: Awaitable[Any]) -> None:
         self._watch()
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = asyncio.ensure_future(response)
+        self._task.add_done_callback(self._responded)
 
     def readable(self) -> None:
         if self._reading is not None and not self._reading.done():
@@ -180,20 +185,19 @@ class WireCall(Call):
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    async def _respond(self, response: Awaitable[Any]) -> None:
+    def _responded(self, task: "asyncio.Future[Any]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._over:
+            if isinstance(error, Exception):
+                logger.error("the handler of %s failed when its call was over", self.method.path, exc_info=error)
+            return
         try:
-            answer = await response
-            if not self._over:
-                self._answer(answer)
-        except BaseException as error:
-            self.fail(error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._protocol.flush_soon()
-
-    async def _answer_stream(self) -> None:
-        await self._respond(self.method.handler(_Requests(self), self))
+            if error is not None:
+                raise error
+            self._answer(task.result())
+        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001  told to the client
+            self.fail(failure)
+        self._protocol.flush_soon()
 
     async def _stream_responses(self) -> None:
         try:

@@ -36,6 +36,7 @@ def test_a_prefix_that_is_not_all_there() -> None:
         (1, gzip.compress(b"x") + b"more", "gzip", Status.INTERNAL),
         (1, gzip.compress(bytes(MOST + 1)), "gzip", Status.RESOURCE_EXHAUSTED),
     ],
+    ids=["not said to be gzip", "unknown flag", "not gzip", "cut short", "followed by more", "too long"],
 )
 def test_what_cannot_be_unpacked(flag: int, body: bytes, encoding: str, status: Status) -> None:
     with pytest.raises(RpcError) as raised:
