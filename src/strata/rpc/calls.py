@@ -24,32 +24,19 @@ _awaitable: dict[type, bool] = {}
 class WireCall(Call):
     """What its handler sees, and what the protocol drives."""
 
-    __slots__ = (
-        "_began",
-        "_breath",
-        "_over",
-        "_protocol",
-        "_reading",
-        "_stream",
-        "_task",
-        "_timer",
-        "_writing",
-        "method",
-    )
+    _over = False
+    _breath = 0
+    _task: asyncio.Future[Any] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _reading: asyncio.Future[None] | None = None
+    _writing: asyncio.Future[None] | None = None
 
     def __init__(self, protocol: "ServerProtocol", stream: Stream) -> None:
-        head = stream.head
-        super().__init__(head)
+        self.head = head = stream.head
         self.method: Method = head.method
         self._protocol = protocol
         self._stream = stream
         self._began = now = time.monotonic()
-        self._over = False
-        self._breath = 0
-        self._task: asyncio.Future[Any] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._reading: asyncio.Future[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
         if head.timeout_seconds is not None:
             self.deadline = now + head.timeout_seconds
 
@@ -73,7 +60,11 @@ class WireCall(Call):
         try:
             if self.deadline is not None and self.deadline <= self._began:
                 raise expired()
-            response = self.method.handler(self._only_request(), self)
+            method, connection, stream = self.method, self._protocol.connection, self._stream
+            message = connection.message(stream)
+            if message is None or stream.buffer:
+                raise _not_one(method)
+            response = method.handler(method.read(message), self)
             waits = _awaitable.get(type(response))
             if waits is None:
                 waits = _awaitable[type(response)] = hasattr(response, "__await__")
@@ -137,23 +128,26 @@ class WireCall(Call):
         self._end(error.status)
 
     def _answer(self, response: Any) -> None:
-        payload = self._payload(response)
-        connection, stream = self._protocol.connection, self._stream
+        protocol, stream = self._protocol, self._stream
+        payload = response if type(response) is bytes else self.method.encode(response)
+        if len(payload) > protocol.small_bytes:
+            self._check_size(payload)
         if self.initial_metadata or self.trailing_metadata or self._gzips(payload):
             self._send(payload)
-            connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
+            protocol.connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
         else:
-            connection.answer(stream, payload)
-        self._end(Status.OK)
+            protocol.connection.answer(stream, payload)
+        if self._timer is None and not protocol.is_watched:
+            self._over = True
+        else:
+            self._end(Status.OK)
 
-    def _payload(self, response: Any) -> bytes:
-        payload = self.method.write(response)
-        most = self._protocol.connection.limits.message_bytes
-        if len(payload) > most:
-            raise too_long(len(payload), most)
-        if not self._protocol.connection.room_for(len(payload)):
+    def _check_size(self, payload: bytes) -> None:
+        connection = self._protocol.connection
+        if len(payload) > connection.limits.message_bytes:
+            raise too_long(len(payload), connection.limits.message_bytes)
+        if not connection.room_for(len(payload)):
             raise RpcError(Status.RESOURCE_EXHAUSTED, "too many answers wait for the client to read them")
-        return payload
 
     def _gzips(self, payload: bytes) -> bool:
         least = self._protocol.gzip_from_bytes
@@ -220,8 +214,8 @@ class WireCall(Call):
     def _only_request(self) -> Any:
         connection, stream = self._protocol.connection, self._stream
         message = connection.message(stream)
-        if message is None or not connection.at_end(stream):
-            raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
+        if message is None or stream.buffer:
+            raise _not_one(self.method)
         return self.method.read(message)
 
     async def next_message(self) -> bytes | None:
@@ -240,7 +234,9 @@ class WireCall(Call):
 
     async def _stream_out(self, response: Any) -> None:
         connection, stream = self._protocol.connection, self._stream
-        self._send(self._payload(response))
+        payload = self.method.write(response)
+        self._check_size(payload)
+        self._send(payload)
         if connection.crowded:
             self._protocol.flush()
         else:
@@ -272,6 +268,10 @@ class _Requests:
         if message is None:
             raise StopAsyncIteration
         return self._call.method.read(message)
+
+
+def _not_one(method: Method) -> RpcError:
+    return RpcError(Status.UNIMPLEMENTED, f"{method.path} takes exactly one message")
 
 
 def expired() -> RpcError:

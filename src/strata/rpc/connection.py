@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from strata.rpc import frames
+from strata.rpc.decompression import BadBlock, TooLong
 from strata.rpc.frames import (
     ACK,
     CONTINUATION,
@@ -32,7 +33,7 @@ from strata.rpc.frames import (
     Setting,
 )
 from strata.rpc.head import Malformed
-from strata.rpc.headers import Admit, BadBlock, HeaderReader, TooLong
+from strata.rpc.headers import Admit, HeaderReader
 from strata.rpc.limits import Limits, Rate
 from strata.rpc.messages import PREFIX_BYTES, measure, unpack
 from strata.rpc.outbox import BATCH_BYTES, Outbox
@@ -101,6 +102,7 @@ class Connection:
         self._receive_window = limits.connection_window
         self._uncredited = 0
         self._large = 0
+        self._message_bytes = limits.message_bytes
         self._wanting: dict[int, Stream] = {}
         self._peer_window = FIRST_WINDOW
         self._pinged: float | None = None
@@ -143,6 +145,11 @@ class Connection:
     @property
     def has_events(self) -> bool:
         return bool(self._events)
+
+    @property
+    def has_more(self) -> bool:
+        """Chunks that may go behind what was just taken."""
+        return bool(self._outbox.waiting)
 
     def take(self) -> bytes:
         return self._outbox.take()
@@ -299,7 +306,8 @@ class Connection:
             self._count_empty()
         if flags & END_STREAM:
             self._end(stream)
-            self._tell(stream)
+            if not stream.told:
+                self._tell(stream)
         elif not payload or stream.failure is not None or stream.finished:
             self._credit(stream, len(payload))  # kept nowhere
 
@@ -314,6 +322,12 @@ class Connection:
         """Beside what is there. Bytes stay bytes while one frame is one message, as mostly it is."""
         if not stream.buffer:
             stream.buffer = payload
+            size = len(payload) - PREFIX_BYTES
+            if 0 <= size <= self._message_bytes and size == int.from_bytes(payload[1:PREFIX_BYTES], "big"):
+                stream.needed = len(payload)
+                if not stream.told:
+                    self._tell(stream)
+                return
         elif isinstance(stream.buffer, bytearray):
             stream.buffer += payload
         else:
@@ -503,6 +517,10 @@ class Connection:
             if stream.ended and len(buffer) > start:
                 raise RpcError(Status.INTERNAL, "the request ends in the middle of a message")
             return None
+        if needed == len(buffer) and stream.ended and not stream.granted:  # all there is: the usual unary call
+            stream.buffer, stream.needed = b"", 0
+            flag, body = buffer[0], bytes(buffer[PREFIX_BYTES:])
+            return body if not flag else unpack(flag, body, stream.head.encoding, self._message_bytes)
         flag, body = buffer[start], bytes(buffer[start + PREFIX_BYTES : start + needed])
         stream.needed = 0
         taken = needed - stream.granted  # what was granted beyond the window is not given again
@@ -517,7 +535,7 @@ class Connection:
             self._measure(stream)
         if not stream.ended:
             self._credit(stream, taken)
-        return body if not flag else unpack(flag, body, stream.head.encoding, self.limits.message_bytes)
+        return body if not flag else unpack(flag, body, stream.head.encoding, self._message_bytes)
 
     def at_end(self, stream: Stream) -> bool:
         """Whether no further message can come."""
@@ -526,7 +544,8 @@ class Connection:
     def answer(self, stream: Stream, message: bytes) -> None:
         """All of a usual answer at once: head, one message, trailers that say OK."""
         size, outbox = len(message) + PREFIX_BYTES, self._outbox
-        if not (size <= stream.send_window and size <= outbox.window and size <= FRAME_BYTES and stream.ended):
+        fits = size <= stream.send_window and size <= outbox.window and size <= FRAME_BYTES
+        if not (fits and stream.ended and stream.open):
             self.send_head(stream, OK_HEAD)
             self.send(stream, b"\0" + len(message).to_bytes(4, "big") + message)
             self.finish(stream, OK_TRAILERS)

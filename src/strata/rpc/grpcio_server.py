@@ -92,10 +92,8 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 class _GrpcioCall(Call):
-    __slots__ = ("_context",)
-
     def __init__(self, head: Head, context: Any) -> None:
-        super().__init__(head)
+        self.head = head
         self._context = context
         left = context.time_remaining()
         self.deadline = None if left is None else time.monotonic() + left

@@ -8,65 +8,27 @@ decoding. Any change of the table clears the cache.
 import base64
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
-
-from hpack import Decoder, HPACKError, NeverIndexedHeaderTuple, OversizedHeaderListError
-from hpack.table import HeaderTable
+from typing import TypeAlias
 
 from strata.errors import InvalidInput
+from strata.rpc.decompression import Decompressor, Field
 from strata.rpc.head import Head, check_trailers, read_head
 
 ENTRIES = 64
 ENTRY_BYTES = 512
-SIZE_UPDATES = 2
-"""In one block (RFC 7541, 4.2)."""
 
 Admit: TypeAlias = Callable[[Head], None]
 """Finds the method and the caller, and sets the refusal where there is none. The same head must get the same answer."""
 
 
-class BadBlock(Exception):
-    """It cannot be decoded, so nothing after it can be either: the connection ends with COMPRESSION_ERROR."""
-
-
-class TooLong(Exception):
-    """More than anybody needs to say: the connection ends with ENHANCE_YOUR_CALM."""
-
-
-class _Table(HeaderTable):
-    """Knows whether it changed, and how often a block resized it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changed = False
-        self.updates = 0
-
-    def add(self, name: bytes, value: bytes) -> None:
-        self.changed = True
-        super().add(name, value)
-
-    @property
-    def maxsize(self) -> int:
-        return int(self._maxsize)
-
-    @maxsize.setter
-    def maxsize(self, size: int) -> None:
-        self.changed = True
-        self.updates += 1
-        if self.updates > SIZE_UPDATES:
-            raise BadBlock(f"a header block resizes its table more than {SIZE_UPDATES} times")
-        HeaderTable.maxsize.fset(self, size)  # type: ignore[attr-defined]
-
-
 class HeaderReader:
     """The receiving half of a connection's header compression."""
 
-    __slots__ = ("_admit", "_cache", "_decoder", "_seen", "_table")
+    __slots__ = ("_admit", "_cache", "_decompressor", "_seen")
 
     def __init__(self, list_bytes: int, admit: Admit) -> None:
         self._admit = admit
-        self._decoder = Decoder(max_header_list_size=list_bytes)
-        self._table = self._decoder.header_table = _Table()
+        self._decompressor = Decompressor(list_bytes)
         self._cache: dict[bytes, Head] = {}
         self._seen: set[bytes] = set()
 
@@ -88,14 +50,12 @@ class HeaderReader:
         self._seen.clear()
 
     def _read(self, block: bytes) -> Head:
-        fields = self._decoded(block)
-        head = read_head(fields)
+        head = read_head(self._decoded(block))
         if head.refusal is None:
             self._admit(head)
-        if len(block) <= ENTRY_BYTES and not self._table.changed:
-            secret = any(isinstance(field, NeverIndexedHeaderTuple) for field in fields)
-            if not (secret and head.refusal):
-                self._keep(block, head)
+        known = self._decompressor
+        if len(block) <= ENTRY_BYTES and not known.changed and not (known.secret and head.refusal):
+            self._keep(block, head)
         return head
 
     def _keep(self, block: bytes, head: Head) -> None:
@@ -109,16 +69,11 @@ class HeaderReader:
             del self._cache[next(iter(self._cache))]
         self._cache[block] = head
 
-    def _decoded(self, block: bytes) -> list[Any]:
-        self._table.changed, self._table.updates = False, 0
+    def _decoded(self, block: bytes) -> list[Field]:
         try:
-            return list(self._decoder.decode(block, raw=True))
-        except OversizedHeaderListError:
-            raise TooLong(f"a header list of more than {self._decoder.max_header_list_size:,} bytes") from None
-        except (HPACKError, IndexError, ValueError) as error:
-            raise BadBlock(f"a header block that cannot be decoded ({error})") from None
+            return self._decompressor.fields(block)
         finally:
-            if self._table.changed:
+            if self._decompressor.changed:
                 self.forget()
 
 

@@ -13,12 +13,12 @@ BATCH_BYTES = 256 << 10
 class Outbox:
     """The sending half of a connection's flow control. `sent` is told of each stream whose last chunk went."""
 
-    __slots__ = ("_frames", "_ready", "_sent", "paused", "size", "unsent", "window")
+    __slots__ = ("_frames", "_sent", "paused", "size", "unsent", "waiting", "window")
 
     def __init__(self, sent: Callable[[Stream], None]) -> None:
         self._sent = sent
         self._frames: list[bytes] = []
-        self._ready: dict[int, Stream] = {}
+        self.waiting: dict[int, Stream] = {}
         self.size = 0
         self.unsent = 0
         self.window = FIRST_WINDOW
@@ -30,7 +30,7 @@ class Outbox:
 
     def take(self) -> bytes:
         """What can go now; nothing while the network takes nothing."""
-        if self._ready:
+        if self.waiting:
             self.pump()
         if self.paused or not self._frames:
             return b""
@@ -56,11 +56,11 @@ class Outbox:
     def ready(self, stream: Stream) -> None:
         """It has chunks, or has room for them now."""
         if stream.unsent and stream.send_window > 0:
-            self._ready[stream.id] = stream
+            self.waiting[stream.id] = stream
 
     def drop(self, stream: Stream) -> None:
         """Nobody wants the rest."""
-        self._ready.pop(stream.id, None)
+        self.waiting.pop(stream.id, None)
         self.unsent -= stream.unsent
         stream.unsent = 0
         stream.chunks = None
@@ -72,8 +72,8 @@ class Outbox:
 
     def pump(self) -> None:
         """A frame of each stream in turn, as long as there is room."""
-        while self._ready and self.window > 0 and self.size < BATCH_BYTES and not self.paused:
-            stream = self._ready.pop(next(iter(self._ready)))
+        while self.waiting and self.window > 0 and self.size < BATCH_BYTES and not self.paused:
+            stream = self.waiting.pop(next(iter(self.waiting)))
             self._frame(stream)
             if stream.unsent:
                 self.ready(stream)

@@ -9,8 +9,10 @@ from typing import Any, cast
 from strata.rpc.answers import http_block, trailers_block
 from strata.rpc.calls import WireCall
 from strata.rpc.connection import Connection
+from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
 from strata.rpc.limits import Limits
+from strata.rpc.messages import PREFIX_BYTES
 from strata.rpc.service import Admission, Kind
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
@@ -35,6 +37,8 @@ class ServerProtocol(asyncio.Protocol):
         "_working",
         "connection",
         "gzip_from_bytes",
+        "is_watched",
+        "small_bytes",
     )
 
     def __init__(
@@ -50,6 +54,8 @@ class ServerProtocol(asyncio.Protocol):
         self.gzip_from_bytes = gzip_from_bytes
         self._admission = admission
         self._ended = admission.ended
+        self.is_watched = bool(admission.ended)
+        self.small_bytes = min(FRAME_BYTES, limits.message_bytes) - PREFIX_BYTES
         self._joined, self._left = joined, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -68,10 +74,22 @@ class ServerProtocol(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        self.connection.receive(data, time.monotonic())
-        self._events.extend(self.connection.take_events())
-        if not self._working:
-            self._work()
+        connection = self.connection
+        connection.receive(data, time.monotonic())
+        events = connection.take_events()
+        if self._working or len(events) > connection.limits.calls_at_once:
+            self._events.extend(events)
+            if not self._working:
+                self._work()
+            return
+        for event in events:
+            if type(event) is Called:
+                self._call(event.stream)
+            else:
+                self._other(event)
+        self.flush()
+        if self._reading is connection.paused:
+            self._read_or_not()
 
     def eof_received(self) -> bool:
         return False
@@ -110,14 +128,20 @@ class ServerProtocol(asyncio.Protocol):
                     self._working = True
                     self._loop.call_soon(self._work)
                     break
-            elif type(event) is Readable:
-                self._readable(event.stream)
-            elif type(event) is Cancelled:
-                self._cancelled(event.stream)
-            elif event.stream.call is not None:
-                event.stream.call.writable()
+            else:
+                self._other(event)
         self.flush()
         self._read_or_not()
+
+    def _other(self, event: Event) -> None:
+        if type(event) is Readable:
+            self._readable(event.stream)
+        elif event.stream.call is None:
+            return
+        elif type(event) is Cancelled:
+            event.stream.call.cancel()
+        else:
+            event.stream.call.writable()
 
     def _call(self, stream: Stream) -> None:
         if not stream.open:
@@ -126,7 +150,9 @@ class ServerProtocol(asyncio.Protocol):
             self._refuse(stream, stream.head.refusal)
             return
         call = stream.call = WireCall(self, stream)
-        if call.method.kind.many_requests:
+        if call.method.kind is Kind.UNARY and stream.ended:
+            call.answer_at_once()
+        elif call.method.kind.many_requests:
             call.start_stream()
         elif stream.ended:
             self._whole(call)
@@ -149,10 +175,6 @@ class ServerProtocol(asyncio.Protocol):
             call.answer_at_once()
         else:
             call.start_stream()
-
-    def _cancelled(self, stream: Stream) -> None:
-        if stream.call is not None:
-            stream.call.cancel()
 
     def _refuse(self, stream: Stream, refusal: RpcError | HttpRefusal) -> None:
         if isinstance(refusal, HttpRefusal):
@@ -193,6 +215,8 @@ class ServerProtocol(asyncio.Protocol):
             return
         while out := connection.take():
             transport.write(out)
+            if not connection.has_more:
+                break
         if connection.closing and not self._leaving:
             self._leaving = True
             self._leave(transport)

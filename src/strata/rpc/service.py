@@ -113,13 +113,10 @@ class Call(ABC):
     """What a handler may know of its call, and say beside its responses. Cancellation reaches an async handler as
     `asyncio.CancelledError`: the client went away, or the deadline passed."""
 
-    __slots__ = ("deadline", "head", "initial_metadata", "trailing_metadata")
-
-    def __init__(self, head: Head) -> None:
-        self.head = head
-        self.deadline: float | None = None
-        self.initial_metadata: Metadata = ()
-        self.trailing_metadata: Metadata = ()
+    head: Head
+    deadline: float | None = None
+    initial_metadata: Metadata = ()
+    trailing_metadata: Metadata = ()
 
     @property
     def metadata(self) -> Metadata:

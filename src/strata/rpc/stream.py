@@ -11,56 +11,36 @@ from strata.rpc.status import RpcError
 
 
 class Stream:
-    """One call on the wire. The connection owns it; `call` is the server's to hang its own on."""
+    """One call on the wire. The connection owns it; `call` is the server's to hang its own on.
 
-    __slots__ = (
-        "buffer",
-        "call",
-        "chunks",
-        "closing",
-        "ended",
-        "failure",
-        "finished",
-        "finished_at",
-        "granted",
-        "head",
-        "headed",
-        "id",
-        "needed",
-        "open",
-        "receive_window",
-        "received",
-        "send_window",
-        "start",
-        "told",
-        "uncredited",
-        "unsent",
-    )
+    Most streams live for one read and never leave these defaults, which therefore cost nothing to set.
+    """
+
+    call: Any = None
+    open = True
+    # What comes in: bytes from `start` on are not taken yet, and the message they begin has `needed` of them.
+    buffer: bytes | bytearray = b""
+    start = 0
+    needed = 0
+    ended = False
+    received = 0
+    uncredited = 0
+    granted = 0
+    failure: RpcError | None = None
+    told = True
+    # What goes out: chunks that wait for the peer's windows, and the trailers behind them.
+    headed = False
+    chunks: deque[memoryview] | None = None
+    unsent = 0
+    finished = False
+    finished_at = 0.0
+    closing: bytes | None = None
 
     def __init__(self, number: int, head: Head, receive_window: int, send_window: int) -> None:
         self.id = number
         self.head = head
-        self.call: Any = None
-        self.open = True
-        # What comes in: bytes from `start` on are not taken yet, and the message they begin has `needed` of them.
-        self.buffer: bytes | bytearray = b""
-        self.start = 0
-        self.needed = 0
-        self.ended = False
-        self.received = 0
         self.receive_window = receive_window
-        self.uncredited = 0
-        self.granted = 0
-        self.failure: RpcError | None = None
-        self.told = True
-        # What goes out: chunks that wait for the peer's windows, and the trailers behind them.
         self.send_window = send_window
-        self.headed = False
-        self.chunks: deque[memoryview] | None = None
-        self.unsent = 0
-        self.finished = False
-        self.finished_at = 0.0
-        self.closing: bytes | None = None
 
 
 class Called(msgspec.Struct, frozen=True, gc=False):
