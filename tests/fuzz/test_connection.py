@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.rpc.connection import Connection
+from strata.rpc.inbox import Inbox
 from strata.rpc.stream import Stream
 from tests.fuzz.connection import Harm, player
 
@@ -39,9 +40,9 @@ def test_harm_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: Connection, stream: Stream) -> None:
         stream.open = False
 
-    for broken in (("_release", lambda self, stream: None), ("_remove", keep)):
+    for broken in ((Inbox, "_release", lambda self, stream: None), (Connection, "_remove", keep)):
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, *broken)
+            patched.setattr(*broken)
             with pytest.raises(Harm):
                 play_all()
 

@@ -32,47 +32,28 @@ from strata.rpc.frames import (
     ErrorCode,
     Setting,
 )
+from strata.rpc.greeting import answer_to_http1
 from strata.rpc.head import Malformed
 from strata.rpc.headers import Admit, HeaderReader
-from strata.rpc.limits import Limits, Rate
-from strata.rpc.messages import PREFIX_BYTES, measure, unpack
+from strata.rpc.inbox import Inbox
+from strata.rpc.limits import Limits
+from strata.rpc.messages import PREFIX_BYTES
 from strata.rpc.outbox import BATCH_BYTES, Outbox
-from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream, Writable
+from strata.rpc.violations import Floods, StreamViolation, Violation
 
 EARLY_KEPT = 1024
 SKIPPED_KEPT = 16
 DRAIN_PING = b"strata-d"
 ALIVE_PING = b"strata-k"
 
-_HTTP1_ANSWER = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: 63\r\n\r\n"
-    b"This port speaks gRPC: HTTP/2 from the first byte, not HTTP/1.\n"
-)
-_HTTP1_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC")
-
 OK_HEAD = b"\x88\x0f\x10\x10application/grpc"
 """`:status: 200` and `content-type`, which take no place in any table."""
 OK_TRAILERS = b"\x00\x0bgrpc-status\x010"
 _HEAD_START = frames.head.pack(len(OK_HEAD) << 8 | HEADERS, END_HEADERS, 0)[:5]
 _TRAILERS_START = frames.head.pack(len(OK_TRAILERS) << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:5]
-_ONE_MESSAGE = struct.Struct(">IBIBI")
-
-
-class Violation(Exception):
-    """The peer broke a rule; the connection ends."""
-
-    def __init__(self, code: ErrorCode, why: str) -> None:
-        super().__init__(why)
-        self.code, self.why = code, why
-
-
-class StreamViolation(Exception):
-    """The peer broke a rule of one stream; that stream ends."""
-
-    def __init__(self, stream: int, code: ErrorCode) -> None:
-        super().__init__(stream, code)
-        self.stream, self.code = stream, code
+_DATA_START = struct.Struct(">IBIBI")
+"""A frame's head, and the prefix of a message that begins it."""
 
 
 class Connection:
@@ -86,6 +67,7 @@ class Connection:
         self.drained = False
         self._reader = HeaderReader(limits.header_list_bytes, admit)
         self._outbox = Outbox(self._all_sent)
+        self._inbox = Inbox(limits, self._outbox.put)
         self._events: list[Event] = []
         self._rest = b""
         self._began = self._now = self._heard = self._idle_since = now
@@ -99,17 +81,10 @@ class Connection:
         self._early: deque[int] = deque(maxlen=EARLY_KEPT)
         self._block: tuple[int, int, list[bytes]] | None = None
         self._block_began = 0.0
-        self._receive_window = limits.connection_window
-        self._uncredited = 0
-        self._large = 0
-        self._message_bytes = limits.message_bytes
-        self._wanting: dict[int, Stream] = {}
         self._peer_window = FIRST_WINDOW
         self._pinged: float | None = None
         self._paused_since = 0.0
-        self._resets = Rate(limits.resets, limits.rate_seconds)
-        self._pings = Rate(limits.pings, limits.rate_seconds)
-        self._empties = Rate(limits.empty_frames, limits.rate_seconds)
+        self._floods = Floods(limits)
         self._outbox.put(
             frames.settings(
                 {
@@ -132,7 +107,9 @@ class Connection:
         self._pinged = None
         buffer = self._rest + data if self._rest else data
         try:
-            position = self._frames(buffer, 0 if self._greeted else self._greet(buffer))
+            position = 0 if self._greeted else self._greet(buffer)
+            if self._greeted:
+                position = self._frames(buffer, position)
         except Violation as violation:
             self._fail(violation.code, violation.why)
         else:
@@ -158,20 +135,18 @@ class Connection:
         if buffer.startswith(PREFACE):
             self._greeted = True
             return len(PREFACE)
-        if not PREFACE.startswith(buffer):
-            if buffer.startswith(_HTTP1_METHODS):
-                self._outbox = Outbox(self._all_sent)
-                self._outbox.put(_HTTP1_ANSWER)
-                self._shut()
-                return len(buffer)
+        if PREFACE.startswith(buffer):
+            return 0
+        if (answer := answer_to_http1(buffer)) is None:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "the connection does not begin as HTTP/2 does")
-        return 0
+        self._outbox = Outbox(self._all_sent)
+        self._outbox.put(answer)
+        self._shut()
+        return len(buffer)
 
     def _frames(self, buffer: bytes, position: int) -> int:
         """All that are whole; where the rest begins."""
         end = len(buffer)
-        if not self._greeted:
-            return position
         unpack_head = frames.head.unpack_from
         while end - position >= 9 and not self.closing:
             word, flags, number = unpack_head(buffer, position)
@@ -183,6 +158,11 @@ class Connection:
             if after > end:
                 break
             payload = buffer[position + 9 : after]
+            if flags == END_HEADERS and kind == HEADERS:
+                whole = self._whole_call(number, payload, buffer, after)
+                if whole:
+                    position = whole
+                    continue
             position = after
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
@@ -196,10 +176,37 @@ class Connection:
                 elif kind < len(_OTHERS):
                     _OTHERS[kind](self, flags, number, payload)
                 else:
-                    self._count_empty()
+                    self._floods.empty(self._now)
             except StreamViolation as violation:
                 self._break(violation.stream, violation.code)
         return position
+
+    def _whole_call(self, number: int, block: bytes, buffer: bytes, at: int) -> int:
+        """Where a usual call ends whose only message follows its head: a head seen before, and nothing out of the way.
+
+        Most calls come so, and this is all that is done for them. For any other it answers 0 and has done nothing.
+        """
+        head = self._reader.known(block)
+        if head is None or len(buffer) - at < _DATA_START.size or self._block is not None:
+            return 0
+        word, flags, data_number, flag, length = _DATA_START.unpack_from(buffer, at)
+        size = length + PREFIX_BYTES
+        end: int = at + 9 + size
+        if word != size << 8 or flags != END_STREAM or data_number != number or flag or end > len(buffer):
+            return 0
+        if not 0 < number - self._last <= 2 or not number & 1 or head.content_length not in (None, size):
+            return 0
+        if size > self._inbox.window or size > self._inbox.small_bytes:
+            return 0
+        if self.drained or len(self.streams) >= self.limits.streams:
+            return 0
+        self._last = self._accepted = number
+        stream = self.streams[number] = Stream(number, head, self.limits.stream_window, self._peer_window)
+        stream.whole = buffer[at + 9 + PREFIX_BYTES : end]
+        stream.ended = True
+        self._events.append(Called(stream))
+        self._inbox.count(size)
+        return end
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         if flags & (PADDED | HAS_PRIORITY):
@@ -277,110 +284,34 @@ class Connection:
         self._tell(stream)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
-        size = len(payload)
-        self._receive_window -= size
-        if self._receive_window < 0:
-            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        self._uncredited += size
-        if self._uncredited >= self.limits.connection_window >> 1:
-            self._outbox.put(frames.window_update(0, self._uncredited))
-            self._receive_window += self._uncredited
-            self._uncredited = 0
+        size, inbox = len(payload), self._inbox
+        inbox.count(size)
         stream = self.streams.get(number)
         if stream is None:
             self._late_data(number)
             return
-        if stream.ended:
-            raise StreamViolation(number, ErrorCode.STREAM_CLOSED)
-        stream.receive_window -= size
-        if stream.receive_window < 0:
-            raise StreamViolation(number, ErrorCode.FLOW_CONTROL_ERROR)
+        inbox.count_on_stream(stream, size)
         if flags & PADDED:
             payload = _unpadded(flags, payload)
-            stream.uncredited += size - len(payload)
         if payload:
-            stream.received += len(payload)
-            if stream.failure is None and not stream.finished:
-                self._keep(stream, payload)
-        elif not flags & END_STREAM:
-            self._count_empty()
+            readable = inbox.keep(stream, payload)
+        else:
+            readable = False
+            if not flags & END_STREAM:
+                self._floods.empty(self._now)
+        if len(payload) < size:
+            inbox.credit(stream, size - len(payload))  # the padding
         if flags & END_STREAM:
             self._end(stream)
-            if not stream.told:
-                self._tell(stream)
-        elif not payload or stream.failure is not None or stream.finished:
-            self._credit(stream, len(payload))  # kept nowhere
+        if readable or stream.ended:
+            self._tell(stream)
 
     def _late_data(self, number: int) -> None:
         if number > self._last or not number & 1:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {number}, which was never opened")
         if number not in self._early:
             raise Violation(ErrorCode.STREAM_CLOSED, f"DATA on stream {number}, which is closed")
-        self._count_empty()
-
-    def _keep(self, stream: Stream, payload: bytes) -> None:
-        """Beside what is there. Bytes stay bytes while one frame is one message, as mostly it is."""
-        if not stream.buffer:
-            stream.buffer = payload
-            size = len(payload) - PREFIX_BYTES
-            if 0 <= size <= self._message_bytes and size == int.from_bytes(payload[1:PREFIX_BYTES], "big"):
-                stream.needed = len(payload)
-                if not stream.told:
-                    self._tell(stream)
-                return
-        elif isinstance(stream.buffer, bytearray):
-            stream.buffer += payload
-        else:
-            stream.buffer = bytearray(stream.buffer) + payload
-        self._measure(stream)
-        if stream.failure is not None or 0 < stream.needed <= len(stream.buffer) - stream.start:
-            self._tell(stream)
-
-    def _measure(self, stream: Stream) -> None:
-        """How long the message is that comes next; and room for it, if it is longer than the window."""
-        if stream.needed or stream.failure is not None:
-            return
-        try:
-            stream.needed = measure(stream.buffer, stream.start, self.limits.message_bytes)
-        except RpcError as error:
-            stream.failure = error
-            return
-        if not stream.ended and _shortfall(stream) > 0:
-            self._wanting[stream.id] = stream
-            self._grant()
-
-    def _grant(self) -> None:
-        """Room for messages longer than the window, in the order they came, if they do not take too much together."""
-        while self._wanting:
-            stream = next(iter(self._wanting.values()))
-            if stream.open and not stream.ended:
-                if stream.uncredited:
-                    self._widen(stream, stream.uncredited)
-                    stream.uncredited = 0
-                extra = max(0, _shortfall(stream))
-                if self._large + extra > self.limits.large_bytes and self._large:
-                    return
-                if extra:
-                    self._large += extra
-                    stream.granted = extra
-                    self._widen(stream, extra)
-            del self._wanting[stream.id]
-
-    def _widen(self, stream: Stream, increment: int) -> None:
-        stream.receive_window += increment
-        self._outbox.put(frames.window_update(stream.id, increment))
-
-    def _release(self, stream: Stream) -> None:
-        self._large -= stream.granted
-        stream.granted = 0
-        self._grant()
-
-    def _credit(self, stream: Stream, size: int) -> None:
-        """So many bytes are taken, and as many more may come."""
-        stream.uncredited += size
-        if stream.uncredited >= self.limits.stream_window >> 1 and not stream.ended and stream.open:
-            self._widen(stream, stream.uncredited)
-            stream.uncredited = 0
+        self._floods.empty(self._now)
 
     def _end(self, stream: Stream) -> None:
         """The peer has said everything on it."""
@@ -401,13 +332,13 @@ class Connection:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if len(payload) != 5:
             raise StreamViolation(number, ErrorCode.FRAME_SIZE_ERROR)
-        self._count_empty()
+        self._floods.empty(self._now)
 
     def _rst_stream(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
         self._check_opened(number, "RST_STREAM")
-        self._count_reset()
+        self._floods.reset(self._now)
         stream = self.streams.get(number)
         if stream is not None:
             self._cancel(stream, frames.uint32.unpack(payload)[0])
@@ -419,11 +350,11 @@ class Connection:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         if flags & ACK:
             if self._acknowledged:
-                self._count_empty()
+                self._floods.empty(self._now)
             self._acknowledged = True
             return
-        if self._settled and self._pings.exceeded(self._now):
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many SETTINGS and PINGs")
+        if self._settled:
+            self._floods.ping(self._now)
         self._settled = True
         for name, value in frames.setting.iter_unpack(payload):
             self._set(name, value)
@@ -457,10 +388,9 @@ class Connection:
             if payload == DRAIN_PING and self.draining:
                 self._last_word()
             elif payload != ALIVE_PING:
-                self._count_empty()
+                self._floods.empty(self._now)
             return
-        if self._pings.exceeded(self._now):
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")  # the words that gRPC clients know
+        self._floods.ping(self._now)
         self._outbox.put(frames.ping(payload, ack=True))
 
     def _goaway(self, flags: int, number: int, payload: bytes) -> None:
@@ -468,7 +398,7 @@ class Connection:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {number}")
         if len(payload) < 8:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
-        self._count_empty()
+        self._floods.empty(self._now)
         self.drained = self.draining = True
         self._close_if_done()
 
@@ -497,49 +427,15 @@ class Connection:
         if not number & 1 or number > self._last:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"{kind} on stream {number}, which was never opened")
 
-    def _count_empty(self) -> None:
-        if self._empties.exceeded(self._now):
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that say nothing")
-
-    def _count_reset(self) -> None:
-        if self._resets.exceeded(self._now):
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many streams were reset")
-
     # -- what the server does ----------------------------------------------------------------------------------------
 
     def message(self, stream: Stream) -> bytes | None:
         """The next one, or None if it is not all there. Raises RpcError for one that is wrong."""
-        buffer, start, needed = stream.buffer, stream.start, stream.needed
-        stream.told = False
-        if stream.failure is not None:
-            raise stream.failure
-        if not needed or len(buffer) - start < needed:
-            if stream.ended and len(buffer) > start:
-                raise RpcError(Status.INTERNAL, "the request ends in the middle of a message")
-            return None
-        if needed == len(buffer) and stream.ended and not stream.granted:  # all there is: the usual unary call
-            stream.buffer, stream.needed = b"", 0
-            flag, body = buffer[0], bytes(buffer[PREFIX_BYTES:])
-            return body if not flag else unpack(flag, body, stream.head.encoding, self._message_bytes)
-        flag, body = buffer[start], bytes(buffer[start + PREFIX_BYTES : start + needed])
-        stream.needed = 0
-        taken = needed - stream.granted  # what was granted beyond the window is not given again
-        if stream.granted:
-            self._release(stream)
-        if start + needed == len(buffer):
-            stream.buffer, stream.start = b"", 0
-        else:
-            stream.start += needed
-            if stream.start > len(buffer) >> 1:
-                stream.buffer, stream.start = bytearray(memoryview(buffer)[stream.start :]), 0
-            self._measure(stream)
-        if not stream.ended:
-            self._credit(stream, taken)
-        return body if not flag else unpack(flag, body, stream.head.encoding, self._message_bytes)
+        return self._inbox.message(stream)
 
     def at_end(self, stream: Stream) -> bool:
         """Whether no further message can come."""
-        return stream.ended and len(stream.buffer) <= stream.start
+        return stream.ended and stream.whole is None and len(stream.buffer) <= stream.start
 
     def answer(self, stream: Stream, message: bytes) -> None:
         """All of a usual answer at once: head, one message, trailers that say OK."""
@@ -551,10 +447,10 @@ class Connection:
             self.finish(stream, OK_TRAILERS)
             return
         outbox.window -= size
-        self._pings.clear()
+        self._floods.answered = True
         number = stream.id
         wire = number.to_bytes(4, "big")
-        prefix = _ONE_MESSAGE.pack(size << 8 | DATA, 0, number, 0, size - PREFIX_BYTES)
+        prefix = _DATA_START.pack(size << 8 | DATA, 0, number, 0, size - PREFIX_BYTES)
         outbox.put(b"".join((_HEAD_START, wire, OK_HEAD, prefix, message, _TRAILERS_START, wire, OK_TRAILERS)))
         stream.finished = True
         self._remove(stream)
@@ -567,7 +463,7 @@ class Connection:
     def send(self, stream: Stream, packed: bytes) -> bool:
         """A message with its prefix, behind the head. False if it waits for the peer: `Writable` tells when it went."""
         if stream.open:
-            self._pings.clear()
+            self._floods.answered = True
             self._outbox.send(stream, packed)
         return not stream.unsent
 
@@ -623,10 +519,8 @@ class Connection:
         del self.streams[stream.id]
         if stream.unsent:
             self._outbox.drop(stream)
-        if self._wanting:
-            self._wanting.pop(stream.id, None)
-        if stream.granted:
-            self._release(stream)
+        if stream.granted or self._inbox.wanting:
+            self._inbox.forget(stream)
         if not self.streams:
             self._idle_since = self._now
             if self.draining:
@@ -645,7 +539,7 @@ class Connection:
         if stream is not None:
             self._cancel(stream, code)
         if self._acknowledged or code is not ErrorCode.REFUSED_STREAM:  # it may not know yet how many are allowed
-            self._count_reset()
+            self._floods.reset(self._now)
 
     # -- the connection as a whole -----------------------------------------------------------------------------------
 
@@ -732,11 +626,6 @@ class Connection:
         for stream in list(self.streams.values()):
             if stream.finished and now - stream.finished_at > self.limits.stalled_seconds:
                 self.reset(stream, ErrorCode.CANCEL)
-
-
-def _shortfall(stream: Stream) -> int:
-    """How much of its next message the peer may not send yet."""
-    return stream.needed - (len(stream.buffer) - stream.start) - stream.receive_window
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:

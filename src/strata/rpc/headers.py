@@ -37,6 +37,10 @@ class HeaderReader:
         cached = self._cache.get(block)
         return cached if cached is not None else self._read(block)
 
+    def known(self, block: bytes) -> Head | None:
+        """If it has been seen often enough."""
+        return self._cache.get(block)
+
     def trailers(self, block: bytes) -> None:
         check_trailers(self._decoded(block))
 

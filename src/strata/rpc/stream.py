@@ -20,6 +20,7 @@ class Stream:
     open = True
     # What comes in: bytes from `start` on are not taken yet, and the message they begin has `needed` of them.
     buffer: bytes | bytearray = b""
+    whole: bytes | None = None  # in place of the buffer: the only message, if it came with the end of the request
     start = 0
     needed = 0
     ended = False

@@ -12,11 +12,13 @@ from strata.rpc import frames
 from strata.rpc.connection import OK_HEAD, OK_TRAILERS, Connection
 from strata.rpc.frames import DATA, END_STREAM, MOST_WINDOW, PADDED, PING, RST_STREAM, ErrorCode, Setting
 from strata.rpc.limits import Limits
-from strata.rpc.stream import Called, Cancelled
+from strata.rpc.stream import Called, Cancelled, Stream
 from tests.unit.rpc.peer import FIELDS, HELLO, Echo, Peer, admit_all, call, data, headers, message
 
 small = st.integers(0, 12).map(lambda half: 2 * half + 1)
 pieces = st.one_of(
+    # Enough of them that their head is known, and one after the other is taken whole.
+    st.builds(lambda n, b: b"".join(call(n + 2 * more, b) for more in range(6)), small, st.binary(max_size=20)),
     st.builds(call, small, st.binary(max_size=40)),
     st.builds(headers, small, st.just(FIELDS), end=st.booleans()),
     st.builds(headers, small, st.just((("X", "y"),)), end=st.booleans()),
@@ -40,8 +42,12 @@ def outcome(cuts: list[bytes]) -> tuple[object, ...]:
     for cut in cuts:
         peer.say(cut)
     told = [(type(event).__name__, event.stream.id, getattr(event, "code", None)) for event in peer.events]
-    left = {n: (bytes(s.buffer), s.ended, s.receive_window) for n, s in peer.connection.streams.items()}
+    left = {n: (_held(s), s.ended, s.ended or s.receive_window) for n, s in peer.connection.streams.items()}
     return peer.raw, told, left, peer.connection.closing
+
+
+def _held(stream: Stream) -> bytes:
+    return bytes(stream.buffer) if stream.whole is None else message(stream.whole)
 
 
 @given(streams, st.lists(st.integers(0, 400), max_size=20))
@@ -64,7 +70,7 @@ def test_every_call_ends_once_and_nothing_is_left_when_the_peer_goes(raw: bytes)
     assert {id(stream) for stream in ended} == {id(stream) for stream in began}
     assert not any(stream.open for stream in began)
     assert not peer.connection.streams
-    assert peer.connection._large == 0
+    assert peer.connection._inbox.large == 0
     assert peer.connection._outbox.unsent == 0
 
 

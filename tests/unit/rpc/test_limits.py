@@ -224,7 +224,7 @@ def test_messages_longer_than_the_window_get_room_in_turn() -> None:
         peer.hear()
         assert (following is None) or peer.of(WINDOW_UPDATE, following)
     assert peer.goaway is None
-    assert peer.connection._large == 0
+    assert peer.connection._inbox.large == 0
 
 
 def test_room_is_given_back_by_who_leaves() -> None:
