@@ -128,7 +128,7 @@ class Channel:
         self._tls = tls
         self._process = os.getpid()
         self._abandoned: list[Any] = []
-        self._closed = False
+        self.closed = False
 
     async def call(
         self,
@@ -194,6 +194,9 @@ class Channel:
             answer: bytes = await call(payload, timeout=left, metadata=self._metadata(metadata))
         except _grpc().aio.AioRpcError as error:
             raise translated(error, address) from None
+        except asyncio.CancelledError:
+            self.check_not_closed()
+            raise
         return answer
 
     async def _ready(self, channel: Any, address: str, deadline: float) -> None:
@@ -209,6 +212,11 @@ class Channel:
         except TimeoutError:
             raise _NotSent(RpcError(Status.UNAVAILABLE, f"{address} does not answer ({left:.1f} s)")) from None
 
+    def check_not_closed(self) -> None:
+        """Whoever is told to stop is told why."""
+        if self.closed:
+            raise RpcError(Status.CANCELLED, "the channel was closed meanwhile") from None
+
     def _metadata(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         token = self._token()
         return [*metadata, ("authorization", f"Bearer {token}")] if token else [*metadata]
@@ -219,7 +227,7 @@ class Channel:
             addresses.current = (addresses.current + 1) % len(addresses.names)
 
     def _channel(self, address: str) -> Any:
-        if self._closed:
+        if self.closed:
             raise StrataError("this channel is closed: make another")
         if self._process != os.getpid():
             # The parent's, which this process must neither use nor tidy up.
@@ -263,7 +271,7 @@ class Channel:
         raise _gave_up(last, len(self._addresses.names), self._addresses.names)
 
     async def _close(self) -> None:
-        self._closed = True
+        self.closed = True
         if self._process == os.getpid():
             channels = list(self._addresses.open.values())
             self._addresses.open.clear()
@@ -317,6 +325,9 @@ class ClientStream(Generic[Request, Response]):
             return await step(*arguments)
         except grpc.aio.AioRpcError as error:
             raise translated(error) from None
+        except asyncio.CancelledError:
+            self._channel.check_not_closed()
+            raise
         except (asyncio.InvalidStateError, grpc.aio.UsageError):
             await self._check()
             raise RpcError(Status.CANCELLED, "the stream has ended") from None

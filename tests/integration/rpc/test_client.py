@@ -206,3 +206,26 @@ def test_a_channel_needs_addresses(wrong: object) -> None:
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InvalidInput, match="connect_seconds"):
         ChannelOptions(connect_seconds=0)
+
+
+@pytest.mark.parametrize("name", ["Sleep", "SleepStream"])
+def test_a_channel_closed_under_a_call_says_so(strata_server: Running, name: str) -> None:
+    channel, told = BlockingChannel(Channel(strata_server.address)), []
+    begun = threading.Event()
+
+    def wait() -> None:
+        with channel.stream(remote(name)) as waiting:
+            waiting.send(b"closed")
+            waiting.end()
+            begun.set()
+            try:
+                list(waiting)
+            except RpcError as error:
+                told.append((error.status, error.message))
+
+    asking = threading.Thread(target=wait)
+    asking.start()
+    assert begun.wait(10)
+    channel.close()
+    asking.join(10)
+    assert told == [(Status.CANCELLED, "the channel was closed meanwhile")]
