@@ -68,7 +68,7 @@ def _copied(origin: str) -> Iterator[str]:
         with os.fdopen(os.memfd_create("strata"), "wb") as memory:
             memory.write(content)
             memory.flush()
-            yield f"/proc/self/fd/{memory.fileno()}"
+            yield f"/proc/{os.getpid()}/fd/{memory.fileno()}"  # the loader goes by name as well
         return
     with tempfile.NamedTemporaryFile(suffix=".so") as file:
         file.write(content)

@@ -178,7 +178,7 @@ class Play:
         most = limits.streams * (limits.stream_window + 16_384) + limits.large_bytes + limits.message_bytes
         _hold(len(connection.streams) <= limits.streams, "too many streams")
         _hold(held <= most, f"{held} bytes are held")
-        _hold(0 <= connection._inbox.large <= limits.large_bytes + limits.message_bytes, "room is miscounted")
+        _hold(0 <= connection.inbox.large <= limits.large_bytes + limits.message_bytes, "room is miscounted")
         _hold(len(connection._rest) <= 16_384 + 9, "an endless frame")
         waiting = sum(stream.unsent for stream in connection.streams.values())
         _hold(connection._outbox.unsent == waiting, "what waits is miscounted")
@@ -191,8 +191,8 @@ class Play:
         connection = self._served.protocol.connection
         _hold(not connection.streams, "streams are left")
         _hold(connection._outbox.unsent == 0, "bytes are left")
-        _hold(connection._inbox.large == 0, "room is left taken")
-        _hold(not connection._inbox.wanting, "somebody still waits for room")
+        _hold(connection.inbox.large == 0, "room is left taken")
+        _hold(not connection.inbox.wanting, "somebody still waits for room")
         _hold(asyncio.all_tasks() == {asyncio.current_task()}, "tasks are left")
 
 

@@ -1,8 +1,8 @@
 """The ends of calls, as header blocks: heads, trailers, and refusals in gRPC's words or HTTP's."""
 
 from strata.rpc.connection import OK_HEAD, OK_TRAILERS
+from strata.rpc.fields import write_fields
 from strata.rpc.head import HttpRefusal
-from strata.rpc.headers import write_fields
 from strata.rpc.status import Metadata, RpcError, Status, encode_message
 
 GZIP_HEAD = OK_HEAD + write_fields([("grpc-encoding", "gzip")])
@@ -27,8 +27,8 @@ def trailers_block(error: RpcError | None, metadata: Metadata, *, alone: bool) -
 
 
 def http_block(refusal: HttpRefusal) -> bytes:
-    """For who did not speak gRPC."""
-    return write_fields([(":status", str(refusal.status)), ("content-type", "text/plain; charset=utf-8")])
+    """For who did not speak gRPC: no body, since that would need room in its windows."""
+    return write_fields([(":status", str(refusal.status)), ("x-reason", refusal.why)])
 
 
 def unknown(error: BaseException) -> RpcError:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from strata.rpc.answers import head_block, trailers_block, unknown
+from strata.rpc.fields import check_metadata
 from strata.rpc.messages import pack, too_long
 from strata.rpc.service import Call, Method, logger
 from strata.rpc.status import RpcError, Status
@@ -72,20 +73,29 @@ class WireCall(Call):
                 self._wait_for(response)
             else:
                 self._answer(response)
-        except Exception as error:  # noqa: BLE001  told to the client, and logged where it is our fault
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
             self.fail(error)
 
     def start_stream(self) -> None:
         if self.method.kind.many_responses:
             self._watch()
-            self._task = asyncio.get_running_loop().create_task(self._stream_responses())
-        else:
+            self._keep(asyncio.get_running_loop().create_task(self._stream_responses()))
+            return
+        try:
             self._wait_for(self.method.handler(_Requests(self), self))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
+            self.fail(error)
 
     def _wait_for(self, response: Awaitable[Any]) -> None:
         self._watch()
-        self._task = asyncio.ensure_future(response)
+        self._keep(asyncio.ensure_future(response))
+        assert self._task is not None
         self._task.add_done_callback(self._responded)
+
+    def _keep(self, task: "asyncio.Future[Any]") -> None:
+        self._task = task
+        self._protocol.tasks.add(task)
+        task.add_done_callback(self._protocol.tasks.discard)
 
     def readable(self) -> None:
         if self._reading is not None and not self._reading.done():
@@ -119,6 +129,7 @@ class WireCall(Call):
                 logger.error("the handler of %s failed", self.method.path, exc_info=error)
                 error = unknown(error)
         try:
+            check_metadata(error.metadata)
             block = trailers_block(error, self.trailing_metadata, alone=not self._stream.headed)
         except (ValueError, TypeError, AttributeError):
             logger.exception("the handler of %s ended with metadata that cannot be sent", self.method.path)
@@ -129,7 +140,7 @@ class WireCall(Call):
 
     def _answer(self, response: Any) -> None:
         protocol, stream = self._protocol, self._stream
-        payload = response if type(response) is bytes else self.method.encode(response)
+        payload = response if type(response) is bytes else self.method.write(response)
         if len(payload) > protocol.small_bytes:
             self._check_size(payload)
         if self.initial_metadata or self.trailing_metadata or self._gzips(payload):
@@ -139,6 +150,7 @@ class WireCall(Call):
             protocol.connection.answer(stream, payload)
         if self._timer is None and not protocol.is_watched:
             self._over = True
+            stream.call = None
         else:
             self._end(Status.OK)
 
@@ -164,8 +176,11 @@ class WireCall(Call):
         if self._over:
             return
         self._over = True
+        self._stream.call = None  # or the two would wait for the garbage collector
         if self._timer is not None:
             self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         self._protocol.ended(self.method.path, status, self._began)
 
     def _watch(self) -> None:
@@ -221,14 +236,16 @@ class WireCall(Call):
     async def next_message(self) -> bytes | None:
         """The next request as it came; None after the last."""
         connection, stream = self._protocol.connection, self._stream
-        await self._breathe()
         while True:
             message = connection.message(stream)
             if message is not None:
                 self._protocol.flush_soon()  # the peer may have been given room
+                await self._breathe(len(message))
                 return message
             if connection.at_end(stream):
                 return None
+            if self._over:
+                raise asyncio.CancelledError
             self._reading = asyncio.get_running_loop().create_future()
             await self._reading
 
@@ -241,14 +258,15 @@ class WireCall(Call):
             self._protocol.flush()
         else:
             self._protocol.flush_soon()
-        await self._breathe()
+        await self._breathe(len(payload))
         while stream.open and (stream.unsent or connection.paused):
             self._writing = asyncio.get_running_loop().create_future()
             await self._writing
 
-    async def _breathe(self) -> None:
-        self._breath += 1
-        if not self._breath % BREATH:
+    async def _breathe(self, size: int) -> None:
+        self._breath += 1 + (size >> 16)
+        if self._breath >= BREATH:
+            self._breath = 0
             await asyncio.sleep(0)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 from strata import background
 from strata.errors import InvalidInput, StrataError
 from strata.forks import NativePackage
+from strata.rpc.fields import check_metadata
 from strata.rpc.status import Metadata, RpcError, Status
 
 Request = TypeVar("Request")
@@ -83,7 +84,7 @@ class ChannelOptions:
             ("grpc.keepalive_timeout_ms", int(self.keepalive_timeout_seconds * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", int(self.connect_seconds * 1000)),  # as long as a connection may take
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),
             ("grpc.enable_retries", 0),
@@ -161,7 +162,8 @@ class Channel:
     async def _call(
         self, remote: Remote[Request, Response], request: Request, timeout_seconds: float | None, metadata: Metadata
     ) -> Response:
-        deadline = time.monotonic() + (timeout_seconds or self.options.timeout_seconds)
+        check_metadata(metadata)
+        deadline = time.monotonic() + (self.options.timeout_seconds if timeout_seconds is None else timeout_seconds)
         payload, tries, backoff = remote.encode(request), 0, self.options.backoff_seconds
         last = RpcError(Status.UNAVAILABLE, "no address was tried")
         while True:
@@ -257,7 +259,9 @@ class Channel:
     async def open_stream(self, remote: Remote[Any, Any], timeout_seconds: float | None, metadata: Metadata) -> Any:
         """At the first address that answers."""
         last = RpcError(Status.UNAVAILABLE, "no address was tried")
-        deadline = time.monotonic() + self.options.timeout_seconds
+        check_metadata(metadata)
+        patience = self.options.timeout_seconds
+        deadline = time.monotonic() + (patience if timeout_seconds is None else min(patience, timeout_seconds))
         for address in self._addresses.in_turn():
             channel = self._channel(address)
             try:
@@ -293,15 +297,16 @@ class ClientStream(Generic[Request, Response]):
         self._call: Any = None
 
     async def send(self, request: Request) -> None:
-        await _on_private_loop(self._told(self._call.write, self._remote.encode(request)))
+        payload = self._remote.encode(request)
+        await _on_private_loop(self._told(lambda call: call.write(payload)))
 
     async def end(self) -> None:
         """No further request."""
-        await _on_private_loop(self._told(self._call.done_writing))
+        await _on_private_loop(self._told(lambda call: call.done_writing()))
 
     async def receive(self) -> Response | None:
-        """The next response; None after the last, if all went well."""
-        answer = await _on_private_loop(self._told(self._call.read))
+        """The next response; None after the last, if all went well. To give up waiting is to give up the stream."""
+        answer = await _on_private_loop(self._told(lambda call: call.read()))
         if answer is not _grpc().aio.EOF:
             return self._remote.decode(answer)
         await _on_private_loop(self._check())
@@ -319,10 +324,12 @@ class ClientStream(Generic[Request, Response]):
     async def __aexit__(self, *_: object) -> None:
         background.loop().call_soon_threadsafe(self._call.cancel)
 
-    async def _told(self, step: Callable[..., Any], *arguments: Any) -> Any:
+    async def _told(self, step: Callable[[Any], Any]) -> Any:
         grpc = _grpc()
+        if self._call is None:
+            raise InvalidInput("a stream is used within `with` or `async with`, which opens it")
         try:
-            return await step(*arguments)
+            return await step(self._call)
         except grpc.aio.AioRpcError as error:
             raise translated(error) from None
         except asyncio.CancelledError:

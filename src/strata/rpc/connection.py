@@ -9,7 +9,6 @@ says; what it overdoes ends its connection with ENHANCE_YOUR_CALM. Everything ke
 """
 
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -34,7 +33,7 @@ from strata.rpc.frames import (
 )
 from strata.rpc.greeting import answer_to_http1
 from strata.rpc.head import Malformed
-from strata.rpc.headers import Admit, HeaderReader
+from strata.rpc.headers import HARD_LIMIT, Admit, HeaderReader
 from strata.rpc.inbox import Inbox
 from strata.rpc.limits import Limits
 from strata.rpc.messages import PREFIX_BYTES
@@ -43,6 +42,8 @@ from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream, Writab
 from strata.rpc.violations import Floods, StreamViolation, Violation
 
 EARLY_KEPT = 1024
+NEARLY_ALL = 0.9
+"""Of its own deadline that a caller waits before it gives up: clocks and the way to us differ a little."""
 SKIPPED_KEPT = 16
 DRAIN_PING = b"strata-d"
 ALIVE_PING = b"strata-k"
@@ -67,18 +68,18 @@ class Connection:
         self.drained = False
         self._reader = HeaderReader(limits.header_list_bytes, admit)
         self._outbox = Outbox(self._all_sent)
-        self._inbox = Inbox(limits, self._outbox.put)
+        self.inbox = Inbox(limits, self._outbox.put)
         self._events: list[Event] = []
         self._rest = b""
         self._began = self._now = self._heard = self._idle_since = now
-        self._closed_at = now
+        self._closed_at = self._drain_began = now
         self._greeted = False
         self._settled = False
         self._acknowledged = False
         self._last = 0
         self._accepted = 0
         self._skipped: list[range] = []
-        self._early: deque[int] = deque(maxlen=EARLY_KEPT)
+        self._early: dict[int, int] = {}
         self._block: tuple[int, int, list[bytes]] | None = None
         self._block_began = 0.0
         self._peer_window = FIRST_WINDOW
@@ -103,7 +104,7 @@ class Connection:
         """Any bytes, cut anywhere."""
         if self.closing:
             return
-        self._now = self._heard = now
+        self._now = self._heard = self._outbox.now = now
         self._pinged = None
         buffer = self._rest + data if self._rest else data
         try:
@@ -122,6 +123,11 @@ class Connection:
     @property
     def has_events(self) -> bool:
         return bool(self._events)
+
+    @property
+    def has_output(self) -> bool:
+        """Frames that the network has not taken yet."""
+        return self._outbox.size > 0
 
     @property
     def has_more(self) -> bool:
@@ -196,16 +202,17 @@ class Connection:
             return 0
         if not 0 < number - self._last <= 2 or not number & 1 or head.content_length not in (None, size):
             return 0
-        if size > self._inbox.window or size > self._inbox.small_bytes:
+        if size > self.inbox.window or size > self.inbox.small_bytes:
             return 0
         if self.drained or len(self.streams) >= self.limits.streams:
             return 0
         self._last = self._accepted = number
         stream = self.streams[number] = Stream(number, head, self.limits.stream_window, self._peer_window)
+        stream.began = self._now
         stream.whole = buffer[at + 9 + PREFIX_BYTES : end]
         stream.ended = True
         self._events.append(Called(stream))
-        self._inbox.count(size)
+        self.inbox.count(size)
         return end
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
@@ -230,15 +237,13 @@ class Connection:
         parts.append(payload)
         if len(parts) > self.limits.continuations + 1:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block of too many frames")
-        if sum(map(len, parts)) > self.limits.header_list_bytes:
+        if sum(map(len, parts)) > self.limits.header_list_bytes * HARD_LIMIT:
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
         if flags & END_HEADERS:
             self._block = None
             self._whole_block(first_flags, number, b"".join(parts))
 
     def _whole_block(self, flags: int, number: int, block: bytes) -> None:
-        if len(block) > self.limits.header_list_bytes:
-            raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
         try:
             if number > self._last:
                 self._new_stream(flags, number, block)
@@ -257,10 +262,11 @@ class Connection:
         self._last = number
         head = self._reader.head(block)
         if self.drained or len(self.streams) >= self.limits.streams:
-            self._early.append(number)
+            self._ended_early(number, self.limits.stream_window)
             raise StreamViolation(number, ErrorCode.REFUSED_STREAM)
         self._accepted = number
         stream = Stream(number, head, self.limits.stream_window, self._peer_window)
+        stream.began = self._now
         self.streams[number] = stream
         self._events.append(Called(stream))
         if flags & END_STREAM:
@@ -284,11 +290,11 @@ class Connection:
         self._tell(stream)
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
-        size, inbox = len(payload), self._inbox
+        size, inbox = len(payload), self.inbox
         inbox.count(size)
         stream = self.streams.get(number)
         if stream is None:
-            self._late_data(number)
+            self._late_data(number, flags, size)
             return
         inbox.count_on_stream(stream, size)
         if flags & PADDED:
@@ -306,12 +312,23 @@ class Connection:
         if readable or stream.ended:
             self._tell(stream)
 
-    def _late_data(self, number: int) -> None:
+    def _late_data(self, number: int, flags: int, size: int) -> None:
+        """It was under way when the call ended early: as much of it as the stream's window still had room for."""
         if number > self._last or not number & 1:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {number}, which was never opened")
         if number not in self._early:
             raise Violation(ErrorCode.STREAM_CLOSED, f"DATA on stream {number}, which is closed")
-        self._floods.empty(self._now)
+        self._early[number] -= size
+        if self._early[number] < 0:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than the window of stream {number}")
+        if not size and not flags & END_STREAM:
+            self._floods.empty(self._now)
+
+    def _ended_early(self, number: int, window: int) -> None:
+        """The peer may not know yet: what it still sends is ignored."""
+        if len(self._early) >= EARLY_KEPT:
+            del self._early[next(iter(self._early))]
+        self._early.setdefault(number, window)
 
     def _end(self, stream: Stream) -> None:
         """The peer has said everything on it."""
@@ -331,6 +348,8 @@ class Connection:
         if not number:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if len(payload) != 5:
+            if number not in self.streams:  # what was never opened cannot be reset
+                raise Violation(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
             raise StreamViolation(number, ErrorCode.FRAME_SIZE_ERROR)
         self._floods.empty(self._now)
 
@@ -338,10 +357,14 @@ class Connection:
         if len(payload) != 4:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "RST_STREAM of a wrong length")
         self._check_opened(number, "RST_STREAM")
-        self._floods.reset(self._now)
         stream = self.streams.get(number)
-        if stream is not None:
-            self._cancel(stream, frames.uint32.unpack(payload)[0])
+        if stream is None:
+            self._floods.empty(self._now)
+            return
+        patience = stream.head.timeout_seconds
+        if patience is None or self._now - stream.began < patience * NEARLY_ALL:
+            self._floods.reset(self._now)  # whoever waited as long as it said it would does no harm
+        self._cancel(stream, frames.uint32.unpack(payload)[0])
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if number:
@@ -356,20 +379,23 @@ class Connection:
         if self._settled:
             self._floods.ping(self._now)
         self._settled = True
+        said = dict(frames.setting.iter_unpack(payload))  # of several the last one holds
         for name, value in frames.setting.iter_unpack(payload):
-            self._set(name, value)
+            self._check_setting(name, value)
+        if Setting.INITIAL_WINDOW_SIZE in said:
+            self._widen_all(said[Setting.INITIAL_WINDOW_SIZE])
         self._outbox.put(frames.settings_ack())
 
-    def _set(self, name: int, value: int) -> None:
+    def _check_setting(self, name: int, value: int) -> None:
         if name == Setting.ENABLE_PUSH and value > 1:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
         if name == Setting.MAX_FRAME_SIZE and not FRAME_BYTES <= value <= frames.MOST_FRAME_BYTES:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
-        if name != Setting.INITIAL_WINDOW_SIZE:
-            return
-        if value > MOST_WINDOW:
+        if name == Setting.INITIAL_WINDOW_SIZE and value > MOST_WINDOW:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is out of its range")
-        wider, self._peer_window = value - self._peer_window, value
+
+    def _widen_all(self, window: int) -> None:
+        wider, self._peer_window = window - self._peer_window, window
         for stream in self.streams.values():
             stream.send_window += wider
             if stream.send_window > MOST_WINDOW:
@@ -431,7 +457,7 @@ class Connection:
 
     def message(self, stream: Stream) -> bytes | None:
         """The next one, or None if it is not all there. Raises RpcError for one that is wrong."""
-        return self._inbox.message(stream)
+        return self.inbox.message(stream)
 
     def at_end(self, stream: Stream) -> bool:
         """Whether no further message can come."""
@@ -446,12 +472,13 @@ class Connection:
             self.send(stream, b"\0" + len(message).to_bytes(4, "big") + message)
             self.finish(stream, OK_TRAILERS)
             return
-        outbox.window -= size
-        self._floods.answered = True
         number = stream.id
         wire = number.to_bytes(4, "big")
         prefix = _DATA_START.pack(size << 8 | DATA, 0, number, 0, size - PREFIX_BYTES)
         outbox.put(b"".join((_HEAD_START, wire, OK_HEAD, prefix, message, _TRAILERS_START, wire, OK_TRAILERS)))
+        outbox.window -= size
+        self._floods.answered = True
+        self._floods.answers += 1
         stream.finished = True
         self._remove(stream)
 
@@ -475,25 +502,18 @@ class Connection:
         """The trailers, behind all that was sent; they are the whole answer if nothing was."""
         if not stream.open or stream.finished:
             return
-        stream.finished, stream.finished_at = True, self._now
+        stream.finished, stream.moved_at = True, self._now
         stream.closing = block
+        self._floods.answers += 1
         stream.buffer, stream.start, stream.needed = b"", 0, 0
         if not stream.unsent:
             self._close(stream)
-
-    def finish_without_trailers(self, stream: Stream, block: bytes, body: bytes) -> None:
-        """An answer in HTTP alone, for who did not speak gRPC."""
-        if stream.open and not stream.finished:
-            stream.finished = True
-            self._outbox.put(frames.headers(stream.id, block, end=False))
-            self._outbox.put(frames.frame(DATA, END_STREAM, stream.id, body))
-            self._gone(stream)
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         if stream.open:
             self._outbox.put(frames.rst_stream(stream.id, code))
             if not stream.ended:
-                self._early.append(stream.id)
+                self._ended_early(stream.id, stream.receive_window)
             self._remove(stream)
 
     def _all_sent(self, stream: Stream) -> None:
@@ -511,7 +531,7 @@ class Connection:
         """Everything is said. A peer that still sends is told that nobody listens."""
         if not stream.ended:
             self._outbox.put(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
-            self._early.append(stream.id)
+            self._ended_early(stream.id, stream.receive_window)
         self._remove(stream)
 
     def _remove(self, stream: Stream) -> None:
@@ -519,8 +539,8 @@ class Connection:
         del self.streams[stream.id]
         if stream.unsent:
             self._outbox.drop(stream)
-        if stream.granted or self._inbox.wanting:
-            self._inbox.forget(stream)
+        if stream.granted or self.inbox.wanting:
+            self.inbox.forget(stream)
         if not self.streams:
             self._idle_since = self._now
             if self.draining:
@@ -534,8 +554,7 @@ class Connection:
         """One stream's peer broke a rule."""
         stream = self.streams.get(number)
         self._outbox.put(frames.rst_stream(number, code))
-        if number not in self._early:
-            self._early.append(number)
+        self._ended_early(number, self.limits.stream_window if stream is None else max(0, stream.receive_window))
         if stream is not None:
             self._cancel(stream, code)
         if self._acknowledged or code is not ErrorCode.REFUSED_STREAM:  # it may not know yet how many are allowed
@@ -566,8 +585,9 @@ class Connection:
 
     def drain(self) -> None:
         """No more new calls: say so, and once the peer knows, say which was the last."""
-        if not self.draining:
+        if not self.draining and not self.closing:
             self.draining = True
+            self._drain_began = self._now
             self._outbox.put(frames.goaway(MOST_WINDOW, ErrorCode.NO_ERROR, "the server is going away"))
             self._outbox.put(frames.ping(DRAIN_PING))
             if not self._settled:
@@ -600,7 +620,7 @@ class Connection:
 
     def tick(self, now: float) -> bool:
         """Look at the clock. False if the peer is beyond talking to: cut it off."""
-        self._now = now
+        self._now = self._outbox.now = now
         limits = self.limits
         if self._outbox.unsent:
             self._give_up_unread(now)
@@ -612,6 +632,10 @@ class Connection:
             self._fail(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
         elif self._block is not None and now - self._block_began > limits.header_block_seconds:
             self._fail(ErrorCode.ENHANCE_YOUR_CALM, "a header block did not end in time")
+        elif not self._acknowledged and self._settled and now - self._began > limits.stalled_seconds:
+            self._fail(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS were not acknowledged in time")
+        elif self.draining and not self.drained and now - self._drain_began > limits.keepalive_timeout_seconds:
+            self._last_word()
         elif self._pinged is not None:
             return now - self._pinged <= limits.keepalive_timeout_seconds
         elif now - self._heard > limits.keepalive_seconds:
@@ -624,7 +648,7 @@ class Connection:
     def _give_up_unread(self, now: float) -> None:
         """Answers that a peer asked for and leaves no room for."""
         for stream in list(self.streams.values()):
-            if stream.finished and now - stream.finished_at > self.limits.stalled_seconds:
+            if stream.finished and now - stream.moved_at > self.limits.stalled_seconds:
                 self.reset(stream, ErrorCode.CANCEL)
 
 

@@ -37,19 +37,20 @@ class TooLong(Exception):
 class Decompressor:
     """What one peer has said so far, as far as later blocks refer to it.
 
-    After each block, `changed` says whether the table is another, and `secret` whether a field must never be indexed.
+    After each block, `changed` says whether the table is another, and `size` how long its list of fields was.
     """
 
-    __slots__ = ("_entries", "_list_bytes", "_most", "_size", "changed", "secret")
+    __slots__ = ("_entries", "_list_bytes", "_most", "_size", "changed", "size")
 
     def __init__(self, list_bytes: int) -> None:
         self._list_bytes = list_bytes
         self._entries: deque[Field] = deque()
         self._size, self._most = 0, TABLE_BYTES
-        self.changed = self.secret = False
+        self.changed = False
+        self.size = 0
 
     def fields(self, block: bytes) -> list[Field]:
-        self.changed = self.secret = False
+        self.changed = False
         try:
             return self._fields(block)
         except (IndexError, HPACKError) as error:
@@ -74,12 +75,12 @@ class Decompressor:
                 self._resize(room)
                 continue
             else:
-                self.secret = self.secret or bool(first & 0x10)
                 field, at = self._literal(block, at, 0x0F)
             found.append(field)
             size += len(field[0]) + len(field[1]) + ENTRY_BYTES
             if size > self._list_bytes:
                 raise TooLong(f"a header list of more than {self._list_bytes:,} bytes")
+        self.size = size
         return found
 
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:

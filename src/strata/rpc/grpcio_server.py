@@ -13,10 +13,11 @@ from typing import Any
 import grpc
 
 from strata.errors import InvalidInput, StrataError
+from strata.rpc.addresses import join_address, split_address
 from strata.rpc.answers import unknown
 from strata.rpc.head import Head
 from strata.rpc.limits import Limits
-from strata.rpc.server import ServerTls, join_address, split_address
+from strata.rpc.server import ServerTls
 from strata.rpc.service import Admission, Call, Interceptor, Method, logger
 from strata.rpc.status import RpcError, Status
 
@@ -92,6 +93,8 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 class _GrpcioCall(Call):
+    headed = False
+
     def __init__(self, head: Head, context: Any) -> None:
         self.head = head
         self._context = context
@@ -143,7 +146,7 @@ class _Run:
         await self._abort(self._head.refusal, context, (), path)
 
     async def single(self, request: Any, context: Any) -> bytes:
-        async def answer(call: Call, method: Method) -> bytes:
+        async def answer(call: _GrpcioCall, method: Method) -> bytes:
             given = _requests(request, method) if method.kind.many_requests else method.read(request)
             response = method.handler(given, call)
             if isinstance(response, Awaitable):
@@ -156,7 +159,7 @@ class _Run:
         return payload
 
     async def stream(self, request: Any, context: Any) -> None:
-        async def answer(call: Call, method: Method) -> None:
+        async def answer(call: _GrpcioCall, method: Method) -> None:
             given = _requests(request, method) if method.kind.many_requests else method.read(request)
             async with aclosing(method.handler(given, call)) as responses:
                 async for response in responses:
@@ -166,12 +169,16 @@ class _Run:
 
         await self._guarded(answer, context)
 
-    async def _guarded(self, answer: Callable[[Call, Method], Awaitable[Any]], context: Any) -> Any:
+    async def _guarded(self, answer: Callable[[_GrpcioCall, Method], Awaitable[Any]], context: Any) -> Any:
         method: Method = self._head.method
         call = _GrpcioCall(self._head, context)
         try:
             payload = await answer(call, method)
         except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling() and not context.cancelled():
+                gave_up = RpcError(Status.CANCELLED, "the server gave the call up")
+                await self._abort(gave_up, context, call.trailing_metadata, method.path)
             late = call.deadline is not None and call.deadline <= time.monotonic() + 1e-3
             self._tell(method.path, Status.DEADLINE_EXCEEDED if late else Status.CANCELLED)
             raise
@@ -197,10 +204,12 @@ class _Run:
             tell(path, status, time.monotonic() - self._began)
 
 
-async def _send_initial(call: Call, context: Any) -> None:
-    if call.initial_metadata:
-        await context.send_initial_metadata(call.initial_metadata)
-        call.initial_metadata = ()
+async def _send_initial(call: _GrpcioCall, context: Any) -> None:
+    """In front of the first response; later it is too late."""
+    if not call.headed:
+        call.headed = True
+        if call.initial_metadata:
+            await context.send_initial_metadata(call.initial_metadata)
 
 
 async def _requests(messages: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:

@@ -9,6 +9,8 @@ from typing import Any
 from strata.rpc.status import Metadata, RpcError, Status
 
 GZIP, IDENTITY = "gzip", "identity"
+VALUES = 64
+"""Of binary metadata, which a peer may join with commas: a few bytes would stand for thousands of them."""
 
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
 _CONNECTION_ONLY = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -80,7 +82,8 @@ def read_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
             continue
         check_field(name, value)
         if name in _OURS:
-            own.setdefault(name, value)
+            if own.setdefault(name, value) != value and name == b"content-length":
+                raise Malformed("content-length is said twice, and differs")
         else:
             others.append((name, value))
     missing = {b":method", b":scheme", b":path"} - pseudo.keys()
@@ -130,10 +133,10 @@ def _content_length(own: dict[bytes, bytes]) -> int | None:
 
 def _not_grpc(pseudo: dict[bytes, bytes], own: dict[bytes, bytes]) -> HttpRefusal | None:
     if pseudo[b":method"] != b"POST":
-        return HttpRefusal(405, "gRPC calls are POST requests\n")
+        return HttpRefusal(405, "gRPC calls are POST requests")
     kind = own.get(b"content-type", b"")
     if kind != b"application/grpc" and not kind.startswith((b"application/grpc+", b"application/grpc;")):
-        return HttpRefusal(415, "this is a gRPC server: content-type must be application/grpc\n")
+        return HttpRefusal(415, "this is a gRPC server: content-type must be application/grpc")
     return None
 
 
@@ -148,6 +151,8 @@ def _read_grpc(head: Head, own: dict[bytes, bytes], others: list[tuple[bytes, by
     head.accepts_gzip = b"gzip" in own.get(b"grpc-accept-encoding", b"").replace(b" ", b"").split(b",")
     if (said := own.get(b"grpc-timeout")) is not None:
         head.timeout_seconds = read_timeout(said)
+    if sum(value.count(b",") for name, value in others if name.endswith(b"-bin")) > VALUES:
+        raise RpcError(Status.RESOURCE_EXHAUSTED, f"more than {VALUES} values of binary metadata")
     head.metadata = tuple(pair for name, value in others for pair in _metadata(name, value))
 
 

@@ -1,21 +1,21 @@
-"""Header blocks: read through a cache, written without state.
+"""Header blocks, read through a cache.
 
 A client says the same things in every call, so its blocks are mostly equal byte for byte. What a block means depends on
 the dynamic table alone; as long as that stands, equal bytes mean equal fields, and one look into a dict replaces the
 decoding. Any change of the table clears the cache.
 """
 
-import base64
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeAlias
 
-from strata.errors import InvalidInput
 from strata.rpc.decompression import Decompressor, Field
 from strata.rpc.head import Head, check_trailers, read_head
+from strata.rpc.status import RpcError, Status
 
 ENTRIES = 64
-ENTRY_BYTES = 512
+HARD_LIMIT = 4
+"""Times the header list that is taken: as much is still read, so that only the call is refused and not its peers."""
+BLOCK_BYTES = 512
 
 Admit: TypeAlias = Callable[[Head], None]
 """Finds the method and the caller, and sets the refusal where there is none. The same head must get the same answer."""
@@ -24,11 +24,12 @@ Admit: TypeAlias = Callable[[Head], None]
 class HeaderReader:
     """The receiving half of a connection's header compression."""
 
-    __slots__ = ("_admit", "_cache", "_decompressor", "_seen")
+    __slots__ = ("_admit", "_cache", "_decompressor", "_list_bytes", "_seen")
 
     def __init__(self, list_bytes: int, admit: Admit) -> None:
         self._admit = admit
-        self._decompressor = Decompressor(list_bytes)
+        self._list_bytes = list_bytes
+        self._decompressor = Decompressor(list_bytes * HARD_LIMIT)
         self._cache: dict[bytes, Head] = {}
         self._seen: set[bytes] = set()
 
@@ -55,10 +56,14 @@ class HeaderReader:
 
     def _read(self, block: bytes) -> Head:
         head = read_head(self._decoded(block))
+        if self._decompressor.size > self._list_bytes and head.refusal is None:
+            head.refusal = RpcError(
+                Status.RESOURCE_EXHAUSTED,
+                f"headers of {self._decompressor.size:,} bytes; at most {self._list_bytes:,} are taken",
+            )
         if head.refusal is None:
             self._admit(head)
-        known = self._decompressor
-        if len(block) <= ENTRY_BYTES and not known.changed and not (known.secret and head.refusal):
+        if head.refusal is None and len(block) <= BLOCK_BYTES and not self._decompressor.changed:
             self._keep(block, head)
         return head
 
@@ -79,45 +84,3 @@ class HeaderReader:
         finally:
             if self._decompressor.changed:
                 self.forget()
-
-
-_KEY = re.compile(r"[0-9a-z_.-]+\Z")
-_TEXT = re.compile(r"[\x20-\x7e]*\Z")
-
-
-def write_fields(fields: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Literals that touch no table: the same bytes on every connection, at any time."""
-    return b"".join(_literal(name.encode(), _wire(name, value)) for name, value in fields)
-
-
-def check_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> None:
-    """What a handler wants to send along."""
-    for name, value in metadata:
-        if not _KEY.match(name) or name.startswith("grpc-"):
-            raise InvalidInput(f"{name!r} is no name of metadata: a-z, 0-9, _ . - and nothing that starts with 'grpc-'")
-        if name.endswith("-bin") != isinstance(value, bytes):
-            raise InvalidInput(f"metadata {name!r} must be {'bytes' if name.endswith('-bin') else 'text'}")
-        if isinstance(value, str) and (not _TEXT.match(value) or value != value.strip(" ")):
-            raise InvalidInput(f"metadata {name!r} must be printable ASCII without blanks around it, or end in -bin")
-
-
-def _wire(name: str, value: str | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).rstrip(b"=") if name.endswith("-bin") else value
-    return value.encode("latin-1")
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    return b"\0" + _length(len(name)) + name + _length(len(value)) + value
-
-
-def _length(size: int) -> bytes:
-    """Of a string that is not Huffman-coded (RFC 7541, 5.1: a prefix of 7 bits)."""
-    if size < 127:
-        return bytes([size])
-    made, size = bytearray([127]), size - 127
-    while size >= 128:
-        made.append(size & 127 | 128)
-        size >>= 7
-    made.append(size)
-    return bytes(made)

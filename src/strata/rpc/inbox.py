@@ -18,7 +18,7 @@ from strata.rpc.violations import StreamViolation, Violation
 class Inbox:
     """The receiving half of a connection's flow control. `put` sends a frame."""
 
-    __slots__ = ("_limits", "_put", "_uncredited", "large", "small_bytes", "wanting", "window")
+    __slots__ = ("_limits", "_put", "_uncredited", "inflated", "large", "small_bytes", "wanting", "window")
 
     def __init__(self, limits: Limits, put: Callable[[bytes], None]) -> None:
         self._limits, self._put = limits, put
@@ -26,6 +26,7 @@ class Inbox:
         self._uncredited = 0
         self.small_bytes = min(FRAME_BYTES, limits.message_bytes + PREFIX_BYTES, limits.stream_window)
         self.large = 0
+        self.inflated = 0
         self.wanting: dict[int, Stream] = {}
 
     def count(self, size: int) -> None:
@@ -76,7 +77,10 @@ class Inbox:
             return None
         flag, body = buffer[start], bytes(buffer[start + PREFIX_BYTES : start + needed])
         self._move_on(stream, needed)
-        return body if not flag else unpack(flag, body, stream.head.encoding, self._limits.message_bytes)
+        if flag:
+            body = unpack(flag, body, stream.head.encoding, self._limits.message_bytes)
+            self.inflated += len(body)
+        return body
 
     def credit(self, stream: Stream, size: int) -> None:
         """So many bytes are taken, and as many more may come."""
@@ -117,7 +121,7 @@ class Inbox:
         except RpcError as error:
             stream.failure = error
             return
-        if not stream.ended and _shortfall(stream) > 0:
+        if stream.open and not stream.ended and _shortfall(stream) > 0:
             self.wanting[stream.id] = stream
             self._grant()
 

@@ -13,16 +13,18 @@ class Limits:
     """What one connection may do; `connections` is how many of them a server takes.
 
     streams: calls under way at once. More are refused, and may be tried again.
-    stream_window, connection_window: bytes a peer may send before they are taken.
-    header_list_bytes: of one header block, before and after decompression; continuations: frames it may be cut into.
+    stream_window, connection_window: bytes a peer may send on a stream before its handler takes them, and on all
+        streams before they are read.
+    header_list_bytes: of the headers of a call, which is refused if they are longer; four times as much ends the
+        connection. continuations: frames they may be cut into.
     message_bytes: of one message, before and after decompression, in both directions.
     large_bytes: what messages larger than a stream's window may hold together; the next one waits for room.
     unsent_bytes: answers that wait for the peer's windows. A call that would add to more ends RESOURCE_EXHAUSTED.
     queued_bytes: bytes ready to go that the network does not take, beyond which the connection is cut.
-    preface_seconds, header_block_seconds, stalled_seconds: how long a peer may take to say hello, to finish a header
-        block, and to read what was sent.
+    preface_seconds, header_block_seconds, stalled_seconds: how long a peer may take to say hello (TLS included), to
+        finish a header block, and to take anything at all of an answer that is ready, or acknowledge settings.
     resets, pings, empty_frames: so many in each `rate_seconds`; one more ends the connection. Resets count from either
-        side; pings count with settings, and only since the last answer.
+        side, and each answered call makes good for one; pings count with settings, and only since the last answer.
     calls_at_once: calls answered before other connections have their turn.
     keepalive_seconds, keepalive_timeout_seconds: a silent peer is pinged after the one and cut off after the other.
     idle_seconds: a connection without calls is closed after this; never if None.
@@ -78,6 +80,9 @@ class Rate:
             self._count, self._began = 0, now
         self._count += 1
         return self._count > self._most
+
+    def forgive(self, count: int) -> None:
+        self._count = max(0, self._count - count)
 
     def clear(self) -> None:
         self._count = 0

@@ -13,7 +13,7 @@ BATCH_BYTES = 256 << 10
 class Outbox:
     """The sending half of a connection's flow control. `sent` is told of each stream whose last chunk went."""
 
-    __slots__ = ("_frames", "_sent", "paused", "size", "unsent", "waiting", "window")
+    __slots__ = ("_frames", "_sent", "now", "paused", "size", "unsent", "waiting", "window")
 
     def __init__(self, sent: Callable[[Stream], None]) -> None:
         self._sent = sent
@@ -23,6 +23,7 @@ class Outbox:
         self.unsent = 0
         self.window = FIRST_WINDOW
         self.paused = False
+        self.now = 0.0
 
     def put(self, frame: bytes) -> None:
         self._frames.append(frame)
@@ -96,6 +97,7 @@ class Outbox:
                 stream.chunks[0] = chunk[len(part) :]
         self.window -= size
         stream.send_window -= size
+        stream.moved_at = self.now
         stream.unsent -= size
         self.unsent -= size
         self.put(b"".join([head.pack(size << 8 | DATA, 0, stream.id), *made]))

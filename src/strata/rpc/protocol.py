@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from strata.rpc.addresses import join_address
 from strata.rpc.answers import http_block, trailers_block
 from strata.rpc.calls import WireCall
 from strata.rpc.connection import Connection
@@ -13,18 +14,19 @@ from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
 from strata.rpc.limits import Limits
 from strata.rpc.messages import PREFIX_BYTES
-from strata.rpc.service import Admission, Kind
+from strata.rpc.service import Admission, Kind, logger
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 
 LINGER_SECONDS = 1.0
+INFLATED_AT_ONCE = 4 << 20
+"""Bytes decompressed before others have their turn."""
 
 
 class ServerProtocol(asyncio.Protocol):
     """One client. `left` is told when it is gone."""
 
     __slots__ = (
-        "_admission",
         "_ended",
         "_events",
         "_flushing",
@@ -39,6 +41,7 @@ class ServerProtocol(asyncio.Protocol):
         "gzip_from_bytes",
         "is_watched",
         "small_bytes",
+        "tasks",
     )
 
     def __init__(
@@ -47,12 +50,13 @@ class ServerProtocol(asyncio.Protocol):
         limits: Limits,
         *,
         gzip_from_bytes: int | None,
+        tasks: "set[asyncio.Future[Any]]",
         joined: "Callable[[ServerProtocol], bool]",
         left: "Callable[[ServerProtocol], None]",
     ) -> None:
         self.connection = Connection(limits, admission.admit, time.monotonic())
         self.gzip_from_bytes = gzip_from_bytes
-        self._admission = admission
+        self.tasks = tasks
         self._ended = admission.ended
         self.is_watched = bool(admission.ended)
         self.small_bytes = min(FRAME_BYTES, limits.message_bytes) - PREFIX_BYTES
@@ -82,11 +86,15 @@ class ServerProtocol(asyncio.Protocol):
             if not self._working:
                 self._work()
             return
-        for event in events:
-            if type(event) is Called:
-                self._call(event.stream)
-            else:
+        for number, event in enumerate(events, 1):
+            if type(event) is not Called:
                 self._other(event)
+                continue
+            self._call(event.stream)
+            if connection.inbox.inflated > INFLATED_AT_ONCE and number < len(events):
+                self._events.extend(events[number:])
+                self._later()
+                break
         self.flush()
         if self._reading is connection.paused:
             self._read_or_not()
@@ -121,17 +129,21 @@ class ServerProtocol(asyncio.Protocol):
         events, left = self._events, self.connection.limits.calls_at_once
         while events:
             event = events.popleft()
-            if type(event) is Called:
-                self._call(event.stream)
-                left -= 1
-                if not left and events:
-                    self._working = True
-                    self._loop.call_soon(self._work)
-                    break
-            else:
+            if type(event) is not Called:
                 self._other(event)
+                continue
+            self._call(event.stream)
+            left -= 1
+            if (not left or self.connection.inbox.inflated > INFLATED_AT_ONCE) and events:
+                self._later()
+                break
         self.flush()
         self._read_or_not()
+
+    def _later(self) -> None:
+        self._working = True
+        self.connection.inbox.inflated = 0
+        self._loop.call_soon(self._work)
 
     def _other(self, event: Event) -> None:
         if type(event) is Readable:
@@ -154,7 +166,7 @@ class ServerProtocol(asyncio.Protocol):
             call.answer_at_once()
         elif call.method.kind.many_requests:
             call.start_stream()
-        elif stream.ended:
+        elif stream.ended or stream.failure is not None:
             self._whole(call)
         else:
             call.wait_for_request()
@@ -178,7 +190,7 @@ class ServerProtocol(asyncio.Protocol):
 
     def _refuse(self, stream: Stream, refusal: RpcError | HttpRefusal) -> None:
         if isinstance(refusal, HttpRefusal):
-            self.connection.finish_without_trailers(stream, http_block(refusal), refusal.why.encode())
+            self.connection.finish(stream, http_block(refusal))
             return
         self.connection.finish(stream, trailers_block(refusal, (), alone=True))
         self.ended("" if stream.head.method is None else stream.head.path, refusal.status, time.monotonic())
@@ -188,7 +200,7 @@ class ServerProtocol(asyncio.Protocol):
     @property
     def peer(self) -> str:
         address = None if self._transport is None else self._transport.get_extra_info("peername")
-        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
+        return join_address(address[0], address[1]) if isinstance(address, tuple) else "unix"
 
     @property
     def peer_certificate(self) -> Mapping[str, Any] | None:
@@ -197,7 +209,10 @@ class ServerProtocol(asyncio.Protocol):
 
     def ended(self, path: str, status: Status, began: float) -> None:
         for tell in self._ended:
-            tell(path, status, time.monotonic() - began)
+            try:
+                tell(path, status, time.monotonic() - began)
+            except Exception:  # noqa: BLE001  whoever watches must not stop what is watched
+                logger.exception("an interceptor failed to hear that %s ended", path)
 
     def flush_soon(self) -> None:
         if not self._flushing:
@@ -211,20 +226,19 @@ class ServerProtocol(asyncio.Protocol):
     def flush(self) -> None:
         """Everything that can go. Chunks that went may let handlers go on."""
         transport, connection = self._transport, self.connection
-        if transport is None:
+        if transport is None or self._leaving:
             return
         while out := connection.take():
             transport.write(out)
             if not connection.has_more:
                 break
-        if connection.closing and not self._leaving:
+        if connection.closing and not connection.has_output:
             self._leaving = True
             self._leave(transport)
         if connection.has_events:
             self._events.extend(connection.take_events())
             if not self._working:
-                self._working = True
-                self._loop.call_soon(self._work)
+                self._later()
 
     def _leave(self, transport: asyncio.Transport) -> None:
         """Last words first. To close while the peer still sends would take them from it, so it is heard out a while."""

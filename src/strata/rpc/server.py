@@ -4,13 +4,16 @@ import asyncio
 import os
 import socket
 import ssl
+import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from strata.errors import InvalidInput, StrataError
+from strata.rpc.addresses import join_address, split_address
 from strata.rpc.limits import Limits
 from strata.rpc.protocol import ServerProtocol
 from strata.rpc.service import Admission, Interceptor, Method
@@ -18,7 +21,7 @@ from strata.rpc.service import Admission, Interceptor, Method
 TICK_SECONDS = 1.0
 TICK_AT_ONCE = 512
 BACKLOG = 4096
-WRITE_BUFFER_BYTES = 256 << 10
+LAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Server:
         self._gzip_from_bytes = gzip_from_bytes
         self._listeners: list[asyncio.Server] = []
         self._protocols: dict[ServerProtocol, None] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._all_left = asyncio.Event()
         self._all_left.set()
         self._ticking: asyncio.TimerHandle | None = None
@@ -76,14 +80,18 @@ class Server:
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> str:
         """`host:port` (port 0: any that is free) or `unix:/path`. Gives the address as it is."""
         loop = asyncio.get_running_loop()
-        context = None if tls is None else tls.context()
+        secure: dict[str, Any] = {}
+        if tls is not None:
+            secure = {"ssl": tls.context(), "ssl_handshake_timeout": self.limits.preface_seconds}
         if address.startswith("unix:"):
-            listener = await loop.create_unix_server(self._protocol, sock=_unix_socket(address[5:]), ssl=context)
+            listener = await loop.create_unix_server(self._protocol, sock=_unix_socket(address[5:]), **secure)
             found = address
         else:
             host, port = split_address(address)
+            if not host and not port:
+                raise InvalidInput("to listen on every interface say which port: several would be chosen otherwise")
             try:
-                listener = await loop.create_server(self._protocol, host, port, ssl=context, backlog=BACKLOG)
+                listener = await loop.create_server(self._protocol, host, port, backlog=BACKLOG, **secure)
             except OSError as error:
                 raise StrataError(f"cannot listen on {address}: {error.strerror or error}") from error
             found = join_address(host, listener.sockets[0].getsockname()[1])
@@ -110,6 +118,8 @@ class Server:
             for protocol in list(self._protocols):
                 protocol.stop()
             await self._cut_off()
+        if self._tasks:  # handlers that were told to stop, and tidy up
+            await asyncio.wait(self._tasks, timeout=LAST_SECONDS)
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -117,7 +127,7 @@ class Server:
     async def _cut_off(self) -> None:
         """Last words have a second to be read."""
         try:
-            await asyncio.wait_for(self._all_left.wait(), 1.0)
+            await asyncio.wait_for(self._all_left.wait(), LAST_SECONDS)
         except TimeoutError:
             for protocol in list(self._protocols):
                 protocol.abort()
@@ -128,6 +138,7 @@ class Server:
             self._admission,
             self.limits,
             gzip_from_bytes=self._gzip_from_bytes,
+            tasks=self._tasks,
             joined=self._joined,
             left=self._left,
         )
@@ -157,18 +168,6 @@ class Server:
             asyncio.get_running_loop().call_soon(self._tick_some, rest, now)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port`, or `:port` for every interface."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidInput(f"{address!r} is no address: it looks like 127.0.0.1:50051, [::1]:50051 or unix:/path")
-    return host.strip("[]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _unix_socket(path: str) -> socket.socket:
     """For this user alone. One that nobody listens on any more is replaced."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -188,6 +187,8 @@ def _unix_socket(path: str) -> socket.socket:
 
 
 def _left_over(path: str) -> bool:
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):  # a file of somebody's
+        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)

@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any
 
 from strata.errors import InvalidInput
+from strata.rpc.fields import check_metadata
 from strata.rpc.head import Head
-from strata.rpc.headers import check_metadata
 from strata.rpc.status import Metadata, RpcError, Status
 
 logger = logging.getLogger("strata.rpc")
@@ -71,7 +71,10 @@ class Method:
             raise RpcError(Status.INTERNAL, f"the request to {self.path} cannot be decoded ({error})") from error
 
     def write(self, response: Any) -> bytes:
-        return response if type(response) is bytes else self.encode(response)
+        made = response if type(response) is bytes else self.encode(response)
+        if type(made) is not bytes:
+            raise TypeError(f"the handler of {self.path} gave {type(response).__name__}, which is no response")
+        return made
 
 
 def table(services: Iterable[Iterable[Method]]) -> dict[str, Method]:

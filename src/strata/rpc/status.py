@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TypeAlias
 
-from strata.errors import StrataError
+from strata.errors import InvalidInput, StrataError
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 """Names in lower case; values are text, or bytes where the name ends in `-bin`."""
@@ -49,6 +49,8 @@ class RpcError(StrataError):
         details: bytes = b"",
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        if status is Status.OK:
+            raise InvalidInput("OK is no error: return a response instead")
         super().__init__(f"{status.name}: {message}" if message else status.name)
         self.status = status
         self.message = message
@@ -65,11 +67,6 @@ def encode_message(message: str) -> bytes:
         return encoded
     cut = encoded[:MESSAGE_BYTES]
     return re.sub(rb"%[0-9A-F]?\Z", b"", cut)  # not in the middle of a triple
-
-
-def decode_message(encoded: bytes) -> str:
-    """What was encoded. Stray percent signs stay as they are: a broken message is better than none."""
-    return re.sub(rb"%([0-9A-Fa-f]{2})", lambda hit: bytes.fromhex(hit[1].decode()), encoded).decode("utf-8", "replace")
 
 
 _ENCODED = [bytes([byte]) if 0x20 <= byte <= 0x7E and byte != ord("%") else b"%%%02X" % byte for byte in range(256)]

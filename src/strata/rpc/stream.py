@@ -18,6 +18,7 @@ class Stream:
 
     call: Any = None
     open = True
+    began = 0.0
     # What comes in: bytes from `start` on are not taken yet, and the message they begin has `needed` of them.
     buffer: bytes | bytearray = b""
     whole: bytes | None = None  # in place of the buffer: the only message, if it came with the end of the request
@@ -34,7 +35,7 @@ class Stream:
     chunks: deque[memoryview] | None = None
     unsent = 0
     finished = False
-    finished_at = 0.0
+    moved_at = 0.0
     closing: bytes | None = None
 
     def __init__(self, number: int, head: Head, receive_window: int, send_window: int) -> None:
@@ -44,25 +45,25 @@ class Stream:
         self.send_window = send_window
 
 
-class Called(msgspec.Struct, frozen=True, gc=False):
+class Called(msgspec.Struct, frozen=True):
     """A new call. It may be whole already."""
 
     stream: Stream
 
 
-class Readable(msgspec.Struct, frozen=True, gc=False):
+class Readable(msgspec.Struct, frozen=True):
     """A message can be taken, or the last one was."""
 
     stream: Stream
 
 
-class Writable(msgspec.Struct, frozen=True, gc=False):
+class Writable(msgspec.Struct, frozen=True):
     """All that was sent on it is on its way."""
 
     stream: Stream
 
 
-class Cancelled(msgspec.Struct, frozen=True, gc=False):
+class Cancelled(msgspec.Struct, frozen=True):
     """The stream is gone, with whatever was still to be sent on it. `code` is None if the connection went."""
 
     stream: Stream

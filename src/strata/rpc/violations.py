@@ -21,18 +21,24 @@ class StreamViolation(Exception):
 
 
 class Floods:
-    """Things that are cheap to send and cost something to answer. `answered`: something useful was said since."""
+    """Things that are cheap to send and cost something to answer.
 
-    __slots__ = ("_empties", "_pings", "_resets", "answered")
+    `answered` is whether anything useful was said since; `answers` how often. Each makes good for one reset.
+    """
+
+    __slots__ = ("_empties", "_pings", "_resets", "answered", "answers")
 
     def __init__(self, limits: Limits) -> None:
         self._resets = Rate(limits.resets, limits.rate_seconds)
         self._pings = Rate(limits.pings, limits.rate_seconds)
         self._empties = Rate(limits.empty_frames, limits.rate_seconds)
         self.answered = False
+        self.answers = 0
 
     def reset(self, now: float) -> None:
         """A stream, by either side: one that makes the other reset its streams is no better."""
+        self._resets.forgive(self.answers)
+        self.answers = 0
         if self._resets.exceeded(now):
             raise Violation(ErrorCode.ENHANCE_YOUR_CALM, "too many streams were reset")
 

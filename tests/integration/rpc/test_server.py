@@ -19,8 +19,8 @@ import trustme
 
 from strata.errors import InvalidInput, StrataError
 from strata.rpc import Call, Kind, Limits, Method, Server, ServerTls
+from strata.rpc.addresses import join_address, split_address
 from strata.rpc.grpcio_server import GrpcioServer
-from strata.rpc.server import join_address, split_address
 from tests.servers.grpc_process import Running, interop_server
 from tests.servers.interop import SERVICE
 from tests.unit.rpc.peer import HELLO, call
@@ -132,6 +132,14 @@ def test_a_socket_left_over_is_replaced_and_one_in_use_is_not(tmp_path: Path) ->
     asyncio.run(work())
 
 
+def test_a_file_of_somebodys_is_not_replaced(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("words")
+    with pytest.raises(StrataError, match="in use"):
+        asyncio.run(Server([]).listen(f"unix:{precious}"))
+    assert precious.read_text() == "words"
+
+
 @pytest.mark.parametrize("make", [Server, GrpcioServer])
 def test_an_address_in_use_is_told(make: Any) -> None:
     async def work() -> None:
@@ -215,7 +223,56 @@ def test_a_server_that_nobody_uses_stops_at_once() -> None:
     assert asyncio.run(work()) < 10
 
 
+def test_a_server_stops_while_somebody_is_being_turned_away() -> None:
+    async def work() -> None:
+        server = Server([])
+        host, port = split_address(await server.listen("127.0.0.1:0"))
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 400 Bad Request\r\n"
+        await server.stop(grace_seconds=0.1)
+        writer.close()
+
+    asyncio.run(work())
+
+
+def test_handlers_that_tidy_up_are_waited_for() -> None:
+    tidied = []
+
+    async def slow(request: bytes, call: Call) -> bytes:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            tidied.append(True)
+        return b""
+
+    async def work() -> None:
+        server = Server([[Method("/test.Service/Method", slow)]])
+        host, port = split_address(await server.listen("127.0.0.1:0"))
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(HELLO + call(1))
+        await asyncio.sleep(0.1)
+        await server.stop(grace_seconds=0.1)
+        assert tidied == [True]
+        writer.close()
+
+    asyncio.run(work())
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_handshake_that_never_ends_is_given_up(pki: Pki) -> None:
+    async def work() -> None:
+        server = Server([], limits=Limits(preface_seconds=0.3))
+        host, port = split_address(await server.listen("127.0.0.1:0", tls=ServerTls(*pki.server)))
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        await server.stop()
+
+    asyncio.run(work())
 
 
 def test_connections_beyond_the_limit_are_closed() -> None:

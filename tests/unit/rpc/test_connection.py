@@ -70,7 +70,7 @@ def test_every_call_ends_once_and_nothing_is_left_when_the_peer_goes(raw: bytes)
     assert {id(stream) for stream in ended} == {id(stream) for stream in began}
     assert not any(stream.open for stream in began)
     assert not peer.connection.streams
-    assert peer.connection._inbox.large == 0
+    assert peer.connection.inbox.large == 0
     assert peer.connection._outbox.unsent == 0
 
 

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from strata.errors import InvalidInput
 from strata.rpc.decompression import BadBlock, Decompressor, TooLong
+from strata.rpc.fields import check_metadata, write_fields
 from strata.rpc.head import Head, HttpRefusal, Malformed, read_head, read_timeout
-from strata.rpc.headers import ENTRIES, HeaderReader, check_metadata, write_fields
+from strata.rpc.headers import ENTRIES, HARD_LIMIT, HeaderReader
 from strata.rpc.status import RpcError, Status
 from tests.unit.rpc.peer import FIELDS, admit_all, block
 
 LIST_BYTES = 16_384
+HARD_BYTES = LIST_BYTES * HARD_LIMIT
 
 
 def reader() -> HeaderReader:
@@ -30,7 +32,7 @@ class Plain:
     """What the blocks mean without a cache."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder(max_header_list_size=LIST_BYTES)
+        self._decoder = Decoder(max_header_list_size=HARD_BYTES)
 
     def head(self, raw: bytes) -> Head:
         return read_head(self._decoder.decode(raw, raw=True))
@@ -93,7 +95,7 @@ def test_blocks_made_by_hand_are_followed(blocks: list[bytes], order: Random) ->
 @given(st.lists(st.one_of(st.lists(representations, max_size=12).map(b"".join), st.binary(max_size=40)), max_size=30))
 def test_any_blocks_are_decompressed_as_hpack_does(blocks: list[bytes]) -> None:
     """Until one is broken, which ends the connection. It must be broken for both."""
-    own, plain = Decompressor(LIST_BYTES), Decoder(max_header_list_size=LIST_BYTES)
+    own, plain = Decompressor(HARD_BYTES), Decoder(max_header_list_size=HARD_BYTES)
     for raw in blocks:
         try:
             expected = [(bytes(name), bytes(value)) for name, value in plain.decode(raw, raw=True)]
@@ -155,7 +157,7 @@ def test_the_cache_is_bounded_in_number_and_size() -> None:
     assert long not in read._cache
 
 
-def test_a_secret_that_was_refused_is_not_kept() -> None:
+def test_what_was_refused_is_not_kept() -> None:
     def admit(head: Head) -> None:
         if head.value("authorization") != "Bearer right":
             head.refusal = RpcError(Status.UNAUTHENTICATED)
@@ -170,9 +172,23 @@ def test_a_secret_that_was_refused_is_not_kept() -> None:
     assert not read._cache
 
 
+def test_a_list_that_is_too_long_is_refused_alone() -> None:
+    read = reader()
+    refused = read.head(block([*FIELDS, *[("x", "y" * 100)] * 130])).refusal
+    assert isinstance(refused, RpcError)
+    assert refused.status is Status.RESOURCE_EXHAUSTED
+    assert read.head(block()).refusal is None
+
+
+def test_commas_do_not_make_many_of_few() -> None:
+    refused = read_head([*((n.encode(), v.encode()) for n, v in FIELDS), (b"x-bin", b"," * 4000)]).refusal
+    assert isinstance(refused, RpcError)
+    assert refused.status is Status.RESOURCE_EXHAUSTED
+
+
 def test_what_is_too_long_or_broken_is_told_apart() -> None:
     with pytest.raises(TooLong):
-        reader().head(block([*FIELDS, *[("x", "y" * 100)] * 200]))
+        reader().head(block([*FIELDS, *[("x", "y" * 100)] * 500]))
     with pytest.raises(BadBlock):
         reader().head(b"\xff")
     with pytest.raises(BadBlock, match="again and again"):

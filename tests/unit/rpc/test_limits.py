@@ -33,7 +33,7 @@ def odd(count: int, start: int = 1) -> range:
 
 FLOODS = {
     "CVE-2023-44487, rapid reset": [headers(n) + frames.rst_stream(n, ErrorCode.CANCEL) for n in odd(101)],
-    "CVE-2019-9514, resets of one stream": [headers(1), *[frames.rst_stream(1, ErrorCode.CANCEL)] * 101],
+    "CVE-2019-9514, resets of one stream": [headers(1), *[frames.rst_stream(1, ErrorCode.CANCEL)] * 102],
     "CVE-2025-8671, resets provoked by windows": [headers(n) + frames.window_update(n, 0) for n in odd(101)],
     "CVE-2025-8671, resets provoked by fields": [headers(n, [("X", "y")]) for n in odd(101)],
     "CVE-2025-8671, resets provoked by data": [
@@ -49,9 +49,12 @@ FLOODS = {
     "acknowledgements of nothing": [frames.settings_ack()] * 101,
     "pings acknowledged that were never sent": [frames.ping(bytes(8), ack=True)] * 101,
     "goodbyes": [headers(1), *[frames.goaway(0, ErrorCode.NO_ERROR, "")] * 101],
-    "data for nobody": [headers(1, [("X", "y")]), *[data(1, b"x")] * 101],
+    "empty data for nobody": [headers(1, [("X", "y")]), *[data(1, b"")] * 101],
     "CVE-2024-27316, CONTINUATION": [frame(HEADERS, 0, 1, block()), *[frame(CONTINUATION, 0, 1, b"")] * 9],
-    "CVE-2024-27316, long CONTINUATION": [frame(HEADERS, 0, 1, bytes(16_000)), frame(CONTINUATION, 0, 1, bytes(1000))],
+    "CVE-2024-27316, long CONTINUATION": [
+        frame(HEADERS, 0, 1, bytes(16_000)),
+        *[frame(CONTINUATION, 0, 1, bytes(16_384))] * 4,
+    ],
     "CVE-2016-6581, a header bomb": [
         # One large entry, then as many references to it as fit.
         frames.headers(1, b"\x40\x01x\x7f\x81\x1e" + b"y" * 4000 + b"\xbe" * 10_000, end=True)
@@ -87,6 +90,73 @@ def test_the_same_slowly_is_no_flood(attack: str) -> None:
     peer.now += 10
     peer.say(FLOODS[attack][-1])
     assert peer.goaway in (None, ErrorCode.NO_ERROR)
+
+
+def test_what_was_under_way_when_a_call_ended_early_is_no_flood() -> None:
+    peer = Peer()
+    peer.say(headers(1) + data(1, message(b"x")))
+    peer.connection.finish(peer.stream(1), b"\x88")
+    peer.hear()
+    for _ in range(500):
+        peer.say(data(1, message(b"x")))
+    assert peer.goaway is None
+    for _ in range(20):
+        peer.say(data(1, bytes(16_384)))
+    assert peer.goaway is ErrorCode.FLOW_CONTROL_ERROR  # more than its window ever had room for
+
+
+def test_callers_that_give_up_when_they_said_they_would_are_no_flood() -> None:
+    peer = Peer()
+    patient = [*FIELDS, ("grpc-timeout", "1S")]
+    for number in odd(200):
+        peer.say(headers(number, patient))
+    peer.now += 0.95
+    for number in odd(200):
+        peer.say(frames.rst_stream(number, ErrorCode.CANCEL))
+    assert peer.goaway is None
+
+
+def test_each_answer_makes_good_for_a_reset() -> None:
+    peer = Echo()
+    for number in odd(400, 1)[::2]:
+        peer.say(call(number) + headers(number + 2) + frames.rst_stream(number + 2, ErrorCode.CANCEL))
+    assert peer.goaway is None
+
+
+def test_many_settings_in_one_frame_are_one() -> None:
+    peer = Peer()
+    for number in odd(200):
+        peer.say(headers(number))
+    peer.say(frames.frame(frames.SETTINGS, 0, 0, frames.setting.pack(4, 1000) * 2000 + frames.setting.pack(4, 70_000)))
+    assert {stream.send_window for stream in peer.connection.streams.values()} == {70_000}
+
+
+def test_settings_that_are_never_acknowledged() -> None:
+    peer = Peer(greets=False)
+    peer.say(HELLO)
+    peer.tick(20)
+    assert peer.goaway is None
+    peer.tick(0.1)
+    assert peer.goaway is ErrorCode.SETTINGS_TIMEOUT
+
+
+def test_draining_does_not_wait_for_ever_for_a_word() -> None:
+    peer = Echo()
+    peer.connection.drain()
+    peer.tick(21)
+    assert peer.connection.closing
+
+
+def test_a_slow_reader_is_not_given_up_while_it_reads() -> None:
+    peer = Peer()
+    peer.say(call(1))
+    peer.connection.answer(peer.stream(1), bytes(1 << 20))
+    for _ in range(20):
+        peer.tick(10)
+        peer.say(frames.window_update(1, 1000) + frames.window_update(0, 1000))
+    assert peer.resets() == {}
+    peer.tick(21)
+    assert peer.resets() == {1: ErrorCode.CANCEL}
 
 
 def test_pings_between_answers_are_no_flood() -> None:
@@ -224,7 +294,7 @@ def test_messages_longer_than_the_window_get_room_in_turn() -> None:
         peer.hear()
         assert (following is None) or peer.of(WINDOW_UPDATE, following)
     assert peer.goaway is None
-    assert peer.connection._inbox.large == 0
+    assert peer.connection.inbox.large == 0
 
 
 def test_room_is_given_back_by_who_leaves() -> None:

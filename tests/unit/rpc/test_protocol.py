@@ -2,7 +2,11 @@
 gets out, and no task left behind."""
 
 import asyncio
+import functools
+import gc
+import gzip
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
@@ -13,6 +17,7 @@ from strata.rpc.frames import HEADERS, ErrorCode
 from strata.rpc.head import Head
 from strata.rpc.protocol import ServerProtocol
 from strata.rpc.service import Admission
+from strata.rpc.stream import Stream
 from tests.unit.rpc.peer import FIELDS, HELLO, Frame, data, headers, message
 
 
@@ -27,6 +32,8 @@ class Network(asyncio.Transport):
         self.gone = False
 
     def write(self, data: Any) -> None:
+        if self.ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
         self.writes.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
@@ -78,6 +85,7 @@ class Served:
             Admission([methods], interceptors),
             limits or Limits(),
             gzip_from_bytes=gzip,
+            tasks=set(),
             joined=lambda _: True,
             left=lambda _: setattr(self, "left", True),
         )
@@ -388,5 +396,151 @@ def test_who_is_cut_off_and_who_is_told() -> None:
         late.protocol.pause_writing()
         late.protocol.tick(time.monotonic() + 21)
         assert late.network.gone
+
+    run(work)
+
+
+def test_what_breaks_beside_a_handler_breaks_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(Interceptor):
+        def around(self, method: Method) -> Method:
+            @functools.wraps(method.handler)
+            def refuse(requests: Any, call: Call) -> Any:
+                if method.kind is Kind.CLIENT_STREAM:
+                    raise RpcError(Status.ABORTED, "not today")
+                return method.handler(requests, call)
+
+            return Method(method.path, refuse, method.kind)
+
+        def ended(self, path: str, status: Status, seconds: float) -> None:
+            raise KeyError("deaf")
+
+    def give_up(request: bytes, call: Call) -> bytes:
+        raise asyncio.CancelledError
+
+    async def collect(requests: AsyncIterator[bytes], call: Call) -> bytes:
+        return b""
+
+    async def work() -> None:
+        served = Served(
+            ECHO,
+            Method("/test.Service/GiveUp", give_up),
+            Method("/test.Service/Collect", collect, Kind.CLIENT_STREAM),
+            interceptors=[Deaf()],
+        )
+        served.say(headers(1, named("/test.Service/Collect")))
+        served.say(headers(3, named("/test.Service/GiveUp")) + data(3, message(b""), end=True))
+        served.say(headers(5, named("/no.Body/Knows"), end=True))
+        served.say(calls(range(7, 207, 2)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        told = served.statuses()
+        assert b"grpc-status\x0210" in told[1]
+        assert b"grpc-status\x011" in told[3]
+        assert b"grpc-status\x0212" in told[5]
+        assert len(told) == 103
+        assert served.network.reading
+
+    run(work)
+    assert "failed to hear" in caplog.text
+
+
+def test_a_message_that_is_too_long_is_refused_at_once_in_any_read() -> None:
+    async def work() -> None:
+        served = Served(ECHO)
+        served.say(headers(1) + data(1, b"\0" + (1 << 30).to_bytes(4, "big")))
+        assert b"grpc-status\x018" in served.statuses()[1]
+
+    run(work)
+
+
+def test_errors_with_metadata_that_cannot_be_sent_are_told_without_it(caplog: pytest.LogCaptureFixture) -> None:
+    def end(request: bytes, call: Call) -> bytes:
+        raise RpcError(Status.NOT_FOUND, metadata=[("X-Upper", "a\r\nb")])
+
+    async def work() -> None:
+        served = Served(Method(PATH, end))
+        served.say(calls([1]))
+        assert b"grpc-status\x0213" in served.statuses()[1]
+        assert b"X-Upper" not in served.statuses()[1]
+
+    run(work)
+
+
+def test_last_words_wait_for_the_network() -> None:
+    async def work() -> None:
+        served = Served(ECHO)
+        served.protocol.pause_writing()
+        served.say(headers(0))
+        assert not served.network.ended
+        served.protocol.drain()
+        served.protocol.resume_writing()
+        assert served.network.ended
+        assert [f.kind for f in served.network.frames()][-1] == frames.GOAWAY
+        served.protocol.drain()
+        served.protocol.tick(time.monotonic())
+        served.protocol.stop()
+
+    run(work)
+
+
+def test_a_reader_that_outlives_its_call_is_stopped() -> None:
+    readers: list[asyncio.Task[None]] = []
+
+    async def both(requests: AsyncIterator[bytes], call: Call) -> AsyncIterator[bytes]:
+        async def read() -> None:
+            async for _ in requests:
+                pass
+
+        readers.append(asyncio.ensure_future(read()))
+        await asyncio.sleep(0)
+        yield b"early"
+
+    async def work() -> None:
+        served = Served(Method(PATH, both, Kind.BOTH_STREAM))
+        served.say(headers(1))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert readers[0].cancelled()
+
+    run(work)
+
+
+def test_nothing_of_a_connection_outlives_it() -> None:
+    """Whatever was left to do when it went; and calls leave nothing for the garbage collector."""
+
+    async def work() -> None:
+        served = Served(ECHO)
+        served.say(calls(range(1, 9, 2)))
+        gc.collect()
+        gc.disable()
+        try:
+            before = sum(type(found) is Stream for found in gc.get_objects())
+            served.say(calls(range(9, 109, 2)))
+            assert sum(type(found) is Stream for found in gc.get_objects()) <= before + 1
+        finally:
+            gc.enable()
+        served.say(calls(range(109, 409, 2)) + headers(409) + headers(411, named("/no.Body/Knows")))
+        served.protocol.connection_lost(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gone = weakref.ref(served.protocol.connection)
+        del served
+        gc.collect()
+        assert gone() is None
+
+    run(work)
+
+
+def test_few_bytes_that_become_many_are_counted() -> None:
+    async def work() -> None:
+        served = Served(Method(PATH, lambda request, call: b""))
+        packed = gzip.compress(bytes(3 << 20))
+        assert len(packed) < 16_000
+        zipped = named(PATH, ("grpc-encoding", "gzip"))
+        served.say(b"".join(headers(n, zipped) + data(n, message(packed, 1), end=True) for n in range(1, 21, 2)))
+        assert len(served.statuses()) == 2
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(served.statuses()) == 10
 
     run(work)

@@ -79,7 +79,7 @@ def test_more_data_than_the_window() -> None:
 
 def test_more_data_than_the_connections_window() -> None:
     peer = Peer(Limits(stream_window=1 << 20, connection_window=65_535))
-    peer.connection._inbox._uncredited = -(1 << 30)  # as if none of it were given back
+    peer.connection.inbox._uncredited = -(1 << 30)  # as if none of it were given back
     peer.say(headers(1) + b"".join(data(1, message(bytes(16_378))) for _ in range(5)))
     assert peer.goaway is E.FLOW_CONTROL_ERROR
 
