@@ -18,8 +18,8 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def interop_server(*arguments: str) -> Iterator[Running]:
-    """Its arguments are those of `tests.servers.interop`. It must end by itself when asked, and have said nothing."""
+def interop_server(*arguments: str, told_to_stop: bool = False) -> Iterator[Running]:
+    """Its arguments are those of `tests.servers.interop`. It must end by itself when asked, here or by its user."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-m", "tests.servers.interop", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -27,7 +27,8 @@ def interop_server(*arguments: str) -> Iterator[Running]:
         address = process.stdout.readline().strip()
         assert address, "the server did not start"
         yield Running(address, process.pid)
-        os.kill(process.pid, signal.SIGTERM)
+        if not told_to_stop:
+            os.kill(process.pid, signal.SIGTERM)
         assert process.wait(timeout=20) == 0
     finally:
         process.kill()

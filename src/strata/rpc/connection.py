@@ -280,6 +280,9 @@ class Connection:
                 skipped = any(number in missed for missed in self._skipped)
                 code = ErrorCode.PROTOCOL_ERROR if skipped else ErrorCode.STREAM_CLOSED
                 raise Violation(code, f"HEADERS on stream {number}, which is closed")
+            if not flags & END_STREAM:
+                raise Violation(ErrorCode.PROTOCOL_ERROR, f"trailers on stream {number} that do not end it")
+            del self._early[number]
             return
         self._reader.trailers(block)
         if stream.ended:
@@ -321,7 +324,9 @@ class Connection:
         self._early[number] -= size
         if self._early[number] < 0:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than the window of stream {number}")
-        if not size and not flags & END_STREAM:
+        if flags & END_STREAM:
+            del self._early[number]
+        elif not size:
             self._floods.empty(self._now)
 
     def _ended_early(self, number: int, window: int) -> None:

@@ -174,7 +174,7 @@ def test_addresses() -> None:
 
 @pytest.fixture
 def stopping() -> Iterator[Running]:
-    with interop_server("strata", "--grace", "1.0") as running:
+    with interop_server("strata", "--grace", "1.0", told_to_stop=True) as running:
         yield running
 
 

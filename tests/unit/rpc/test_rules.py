@@ -67,6 +67,8 @@ def test_a_stream_that_was_never_ours_to_close_is_told_apart() -> None:
     assert peer.resets() == {1: E.PROTOCOL_ERROR}
     peer.say(headers(1, [("x", "y")], end=True) + call(5))  # trailers that were under way
     assert peer.body(5) == message(b"hello")
+    peer.say(headers(1, [("x", "y")], end=True))  # and once more, which cannot be
+    assert peer.goaway is E.STREAM_CLOSED
 
 
 def test_more_data_than_the_window() -> None:
