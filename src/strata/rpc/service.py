@@ -98,13 +98,21 @@ def protobuf_service(descriptor: Any, implementation: object) -> list[Method]:
     return [
         Method(
             f"/{descriptor.full_name}/{method.name}",
-            getattr(implementation, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", method.name).lower()),
+            _handler(implementation, method.name),
             Kind((method.client_streaming, method.server_streaming)),
             GetMessageClass(method.input_type).FromString,
             _serialise,
         )
         for method in descriptor.methods
     ]
+
+
+def _handler(implementation: object, method: str) -> Callable[..., Any]:
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", method).lower()
+    found: Callable[..., Any] | None = getattr(implementation, name, None)
+    if found is None:
+        raise InvalidInput(f"{type(implementation).__name__} has no method {name!r} to handle {method}")
+    return found
 
 
 def _serialise(message: Any) -> bytes:
