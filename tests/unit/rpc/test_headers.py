@@ -4,7 +4,10 @@ import base64
 from random import Random
 
 import pytest
-from hpack import Decoder, Encoder, HeaderTuple, NeverIndexedHeaderTuple
+from hpack import Decoder, Encoder, HeaderTuple, HPACKError, NeverIndexedHeaderTuple
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +16,11 @@ from strata.rpc.decompression import BadBlock, Decompressor, TooLong
 from strata.rpc.fields import check_metadata, write_fields
 from strata.rpc.head import Head, HttpRefusal, Malformed, read_head, read_timeout
 from strata.rpc.headers import ENTRIES, HARD_LIMIT, HeaderReader
+from strata.rpc.huffman import BadCode, decode
 from strata.rpc.status import RpcError, Status
 from tests.unit.rpc.peer import FIELDS, admit_all, block
 
+CODE = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 LIST_BYTES = 16_384
 HARD_BYTES = LIST_BYTES * HARD_LIMIT
 
@@ -109,6 +114,23 @@ def test_any_blocks_are_decompressed_as_hpack_does(blocks: list[bytes]) -> None:
             assert "again and again" in str(error)  # noqa: PT017  plain hpack allows any number of resizes
             return
         assert list(own._entries) == list(plain.header_table.dynamic_entries)
+
+
+@given(st.one_of(st.binary(max_size=30), st.binary(max_size=60).map(CODE.encode)))
+def test_huffman_code_is_read_as_hpack_does(coded: bytes) -> None:
+    try:
+        expected = bytes(decode_huffman(coded))
+    except HPACKError:
+        with pytest.raises(BadCode):
+            decode(coded)
+    else:
+        assert decode(coded) == expected
+
+
+def test_every_symbol_is_known() -> None:
+    for symbol in range(256):
+        for text in (bytes([symbol]), bytes([symbol, 48, symbol])):
+            assert decode(CODE.encode(text)) == text
 
 
 def test_a_block_is_decoded_twice_and_then_known() -> None:
