@@ -1,7 +1,7 @@
 """HPACK (RFC 7541), the reading half: a header block to its fields, with the table that blocks leave behind.
 
-The hpack package takes three to seven times as long, which counts where clients send a trace header that differs in every
-call. Its tables and code words are used here; the tests hold both against each other over any sequence of blocks.
+The hpack package takes three to seven times as long, which counts where clients send a trace header that differs in
+every call. Its tables and code words are used here; the tests hold both against each other over any blocks.
 """
 
 from collections import deque
