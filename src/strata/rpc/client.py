@@ -16,8 +16,12 @@ from typing import Any, Generic, Self, TypeVar
 from strata import background
 from strata.errors import InvalidInput, StrataError
 from strata.forks import NativePackage
+from strata.rpc.addresses import split_address
 from strata.rpc.fields import check_metadata
 from strata.rpc.status import Metadata, RpcError, Status
+
+LONGEST_SECONDS = 1_000_000_000
+"""Of a timeout: grpcio takes a longer one for one that has passed."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -48,10 +52,14 @@ class Remote(Generic[Request, Response]):
 class ClientTls:
     """Whom to trust, in PEM files; nothing given: whom the system trusts. `certificate` and `key` prove who we are."""
 
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    ca: Path | str | None = None
+    certificate: Path | str | None = None
+    key: Path | str | None = None
     server_name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidInput("a client's certificate and its key belong together: give both, or neither")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class ChannelOptions:
     """How a channel behaves.
 
     connect_seconds: how long one address may take to answer before the next is tried.
-    timeout_seconds: how long a call may take, all tries together, unless it says otherwise.
+    timeout_seconds: how long a call may take, all tries together, unless it says otherwise. A stream may take any time.
     keepalive_seconds, keepalive_timeout_seconds: a silent server is pinged after the one and given up after the other.
     backoff_seconds, most_backoff_seconds: the wait after a round of all addresses, doubled each time up to the last.
     message_bytes: of one message, in both directions.
@@ -75,8 +83,8 @@ class ChannelOptions:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} must be above 0, not {getattr(self, name)!r}")
+            if not 0 < getattr(self, name) < LONGEST_SECONDS:
+                raise InvalidInput(f"{name} must be above 0 and below {LONGEST_SECONDS:,}, not {getattr(self, name)!r}")
 
     def for_grpc(self) -> list[tuple[str, Any]]:
         return [
@@ -123,6 +131,9 @@ class Channel:
         names = (addresses,) if isinstance(addresses, str) else tuple(addresses)
         if not names or not all(names):
             raise InvalidInput("a channel needs at least one address, such as 127.0.0.1:50051")
+        for name in names:
+            if not name.startswith("unix:"):
+                split_address(name)
         self.options = options or ChannelOptions()
         self._addresses = _Addresses(names)
         self._token = token if callable(token) else lambda: token
@@ -163,7 +174,8 @@ class Channel:
         self, remote: Remote[Request, Response], request: Request, timeout_seconds: float | None, metadata: Metadata
     ) -> Response:
         check_metadata(metadata)
-        deadline = time.monotonic() + (self.options.timeout_seconds if timeout_seconds is None else timeout_seconds)
+        patience = self.options.timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline = time.monotonic() + min(patience, LONGEST_SECONDS)
         payload, tries, backoff = remote.encode(request), 0, self.options.backoff_seconds
         last = RpcError(Status.UNAVAILABLE, "no address was tried")
         while True:
@@ -221,6 +233,8 @@ class Channel:
 
     def _metadata(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         token = self._token()
+        if token is not None and not _sendable(token):
+            raise InvalidInput("a token must be printable ASCII text: does it end in a line's end?")
         return [*metadata, ("authorization", f"Bearer {token}")] if token else [*metadata]
 
     def _next(self, failed: str) -> None:
@@ -248,7 +262,7 @@ class Channel:
         tls = self._tls
         try:
             ca, key, certificate = (
-                None if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.certificate)
+                None if file is None else Path(file).read_bytes() for file in (tls.ca, tls.key, tls.certificate)
             )
         except OSError as error:
             raise InvalidInput(f"cannot read {error.filename}: {error.strerror}") from error
@@ -283,7 +297,10 @@ class Channel:
 
 
 class ClientStream(Generic[Request, Response]):
-    """One call with many messages both ways; iterate over it for the responses."""
+    """One call with many messages both ways; iterate over it for the responses.
+
+    A method that takes one request waits for `end` after it, as gRPC's servers may.
+    """
 
     def __init__(
         self,
@@ -322,12 +339,13 @@ class ClientStream(Generic[Request, Response]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        background.loop().call_soon_threadsafe(self._call.cancel)
+        call, self._call = self._call, None
+        background.loop().call_soon_threadsafe(call.cancel)
 
     async def _told(self, step: Callable[[Any], Any]) -> Any:
         grpc = _grpc()
         if self._call is None:
-            raise InvalidInput("a stream is used within `with` or `async with`, which opens it")
+            raise InvalidInput("a stream is used within its `with` or `async with`, which opens and closes it")
         try:
             return await step(self._call)
         except grpc.aio.AioRpcError as error:
@@ -340,6 +358,8 @@ class ClientStream(Generic[Request, Response]):
             raise RpcError(Status.CANCELLED, "the stream has ended") from None
 
     async def _check(self) -> None:
+        if self._call is None:
+            raise RpcError(Status.CANCELLED, "the stream was left")
         code = await self._call.code()
         if code.value[0]:
             trailing = await self._call.trailing_metadata()
@@ -410,6 +430,10 @@ class _NotSent(Exception):
     def __init__(self, error: RpcError) -> None:
         super().__init__(error)
         self.error = error
+
+
+def _sendable(token: object) -> bool:
+    return isinstance(token, str) and token.isascii() and token.isprintable()
 
 
 async def _on_private_loop(work: Coroutine[Any, Any, T]) -> T:

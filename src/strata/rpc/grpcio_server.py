@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from strata.rpc.answers import unknown
 from strata.rpc.head import Head
 from strata.rpc.limits import Limits
 from strata.rpc.server import ServerTls
-from strata.rpc.service import Admission, Call, Interceptor, Method, logger
+from strata.rpc.service import Admission, Call, Interceptor, Method, logger, tell_all
 from strata.rpc.status import RpcError, Status
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -47,7 +48,12 @@ class GrpcioServer:
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> str:
         """Once: grpcio takes no further address when it serves."""
         if self._started:
-            raise StrataError("grpcio's server is listening already, and takes one address")
+            raise StrataError("grpcio's server has been used already, and takes one address")
+        if address.startswith("unix:"):
+            if not address[5:]:
+                raise InvalidInput("unix: needs the path of a socket behind it")
+        else:
+            split_address(address)
         try:
             port = self._bind(address, tls)
         except RuntimeError as error:
@@ -85,8 +91,8 @@ def _options(limits: Limits) -> list[tuple[str, Any]]:
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     tls.context()  # says in words what is wrong with the files
     try:
-        key, certificate = tls.key.read_bytes(), tls.certificate.read_bytes()
-        client_ca = None if tls.client_ca is None else tls.client_ca.read_bytes()
+        key, certificate = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
+        client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot read {error.filename}: {error.strerror}") from error
     return grpc.ssl_server_credentials([(key, certificate)], client_ca, client_ca is not None)
@@ -200,8 +206,7 @@ class _Run:
         await context.abort(_CODES[int(error.status)], error.message, tuple(trailing))
 
     def _tell(self, path: str, status: Status) -> None:
-        for tell in self._ended:
-            tell(path, status, time.monotonic() - self._began)
+        tell_all(self._ended, path, status, time.monotonic() - self._began)
 
 
 async def _send_initial(call: _GrpcioCall, context: Any) -> None:

@@ -55,8 +55,13 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not value > 0:
-                raise InvalidInput(f"{field.name} must be more than 0, not {value!r}")
+            whole = field.type is int
+            kinds = int if whole else int | float
+            if (value is None and field.name == "idle_seconds") or (
+                isinstance(value, kinds) and 0 < value < MOST_WINDOW + 1
+            ):
+                continue
+            raise InvalidInput(f"{field.name} must be {'an integer' if whole else 'a number'} above 0, not {value!r}")
         for name in ("stream_window", "connection_window"):
             window = getattr(self, name)
             if not FIRST_WINDOW <= window <= MOST_WINDOW:

@@ -14,7 +14,7 @@ from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
 from strata.rpc.limits import Limits
 from strata.rpc.messages import PREFIX_BYTES
-from strata.rpc.service import Admission, Kind, logger
+from strata.rpc.service import Admission, Kind, tell_all
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 
@@ -208,11 +208,7 @@ class ServerProtocol(asyncio.Protocol):
         return certificate or None
 
     def ended(self, path: str, status: Status, began: float) -> None:
-        for tell in self._ended:
-            try:
-                tell(path, status, time.monotonic() - began)
-            except Exception:  # noqa: BLE001  whoever watches must not stop what is watched
-                logger.exception("an interceptor failed to hear that %s ended", path)
+        tell_all(self._ended, path, status, time.monotonic() - began)
 
     def flush_soon(self) -> None:
         if not self._flushing:

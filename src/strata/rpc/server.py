@@ -7,6 +7,7 @@ import ssl
 import stat
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,9 +29,9 @@ LAST_SECONDS = 1.0
 class ServerTls:
     """Who the server is, in PEM files. With `client_ca`, clients must show a certificate that it signed."""
 
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
+    certificate: Path | str
+    key: Path | str
+    client_ca: Path | str | None = None
 
     def context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -62,11 +63,16 @@ class Server:
         limits: Limits | None = None,
         gzip_from_bytes: int | None = None,
     ) -> None:
+        if limits is not None and not isinstance(limits, Limits):
+            raise InvalidInput(f"limits must be Limits(...), not {type(limits).__name__}")
+        if gzip_from_bytes is not None and not isinstance(gzip_from_bytes, int):
+            raise InvalidInput(f"gzip_from_bytes must be a number of bytes or None, not {gzip_from_bytes!r}")
         self.limits = limits or Limits()
         self._admission = Admission(services, interceptors)
         self._gzip_from_bytes = gzip_from_bytes
         self._listeners: list[asyncio.Server] = []
         self._protocols: dict[ServerProtocol, None] = {}
+        self._paths: list[str] = []
         self._tasks: set[asyncio.Future[Any]] = set()
         self._all_left = asyncio.Event()
         self._all_left.set()
@@ -79,6 +85,8 @@ class Server:
 
     async def listen(self, address: str, *, tls: ServerTls | None = None) -> str:
         """`host:port` (port 0: any that is free) or `unix:/path`. Gives the address as it is."""
+        if self._draining:
+            raise StrataError("this server was stopped: make another")
         loop = asyncio.get_running_loop()
         secure: dict[str, Any] = {}
         if tls is not None:
@@ -86,6 +94,7 @@ class Server:
         if address.startswith("unix:"):
             listener = await loop.create_unix_server(self._protocol, sock=_unix_socket(address[5:]), **secure)
             found = address
+            self._paths.append(address[5:])
         else:
             host, port = split_address(address)
             if not host and not port:
@@ -110,6 +119,10 @@ class Server:
         self._draining = True
         for listener in self._listeners:
             listener.close()
+        for path in self._paths:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        self._paths.clear()
         for protocol in list(self._protocols):
             protocol.drain()
         try:

@@ -57,6 +57,14 @@ class Method:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"/[A-Za-z0-9_.]+/[A-Za-z0-9_]+", self.path):
             raise InvalidInput(f"{self.path!r} is no path of a method: it looks like /package.Service/Method")
+        if not isinstance(self.kind, Kind):
+            raise InvalidInput(f"the kind of {self.path} must be a Kind, not {self.kind!r}")
+        if not all(map(callable, (self.handler, self.decode, self.encode))):
+            raise InvalidInput(f"the handler, decode and encode of {self.path} must be functions")
+        if not self.kind.many_responses and inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
+            raise InvalidInput(
+                f"the handler of {self.path} yields many responses: say kind=Kind.SERVER_STREAM or BOTH_STREAM"
+            )
         if self.kind.many_responses and not inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
             raise InvalidInput(f"the handler of {self.path} must be an async generator: async def ... yield")
         if self.kind is Kind.CLIENT_STREAM and not inspect.iscoroutinefunction(inspect.unwrap(self.handler)):
@@ -81,6 +89,8 @@ def table(services: Iterable[Iterable[Method]]) -> dict[str, Method]:
     """All methods by their path."""
     methods: dict[str, Method] = {}
     for service in services:
+        if isinstance(service, Method):
+            raise InvalidInput(f"{service.path} is a method, not a service: put the methods of a service in a list")
         for method in service:
             if method.path in methods:
                 raise InvalidInput(f"{method.path} is there twice")
@@ -168,8 +178,11 @@ class Interceptor:
     """Looks at calls on their way. Override what is needed; what is not costs nothing."""
 
     def authenticate(self, head: Head) -> object:
-        """Who calls. Raise RpcError to refuse. Asked once for each header block that looks different, not in each call:
-        the answer may depend on the head alone, and `Server.forget_callers` is to be called when it changes."""
+        """Who calls. Raise RpcError to refuse; whatever is returned lets the caller in.
+
+        Asked once for each header block that looks different, not in each call: the answer may depend on the head
+        alone, and `Server.forget_callers` is to be called when it changes.
+        """
         return None
 
     def around(self, method: Method) -> Method:
@@ -177,7 +190,8 @@ class Interceptor:
         return method
 
     def ended(self, path: str, status: Status, seconds: float) -> None:
-        """A call is over. `path` is empty for what is not served here: such a name is the caller's invention."""
+        """A call is over. `path` is empty for a caller that was refused and for what is not served here: such a name is
+        the caller's invention."""
 
 
 class Admission:
@@ -185,9 +199,11 @@ class Admission:
 
     def __init__(self, services: Iterable[Iterable[Method]], interceptors: Iterable[Interceptor]) -> None:
         interceptors = list(interceptors)
+        for interceptor in interceptors:
+            _check_interceptor(interceptor)
         self.methods = table(services)
         for interceptor in reversed(interceptors):
-            self.methods = {path: interceptor.around(method) for path, method in self.methods.items()}
+            self.methods = {path: _wrapped(interceptor, method) for path, method in self.methods.items()}
         self._authenticate = [own for one in interceptors if (own := _overridden(one, "authenticate"))]
         self.ended = [own for one in interceptors if (own := _overridden(one, "ended"))]
 
@@ -206,8 +222,32 @@ class Admission:
             head.refusal = RpcError(Status.INTERNAL, "the caller could not be authenticated: see the server's log")
 
 
+def _check_interceptor(interceptor: object) -> None:
+    """An answer that has to be awaited would pass for a caller that was let in."""
+    if not isinstance(interceptor, Interceptor):
+        raise InvalidInput(f"an interceptor must be an instance of a subclass of Interceptor, not {interceptor!r}")
+    for name in ("authenticate", "around", "ended"):
+        if inspect.iscoroutinefunction(getattr(interceptor, name)):
+            raise InvalidInput(f"{type(interceptor).__name__}.{name} must not be async: nobody awaits it")
+
+
+def _wrapped(interceptor: Interceptor, method: Method) -> Method:
+    wrapped: object = interceptor.around(method)
+    if not isinstance(wrapped, Method):
+        raise InvalidInput(f"{type(interceptor).__name__}.around must give a Method, not {wrapped!r}")
+    return wrapped
+
+
 def _overridden(interceptor: Interceptor, name: str) -> Callable[..., Any] | None:
     if getattr(type(interceptor), name) is getattr(Interceptor, name):
         return None
     own: Callable[..., Any] = getattr(interceptor, name)
     return own
+
+
+def tell_all(watchers: Iterable[Callable[..., Any]], path: str, status: Status, seconds: float) -> None:
+    for tell in watchers:
+        try:
+            tell(path, status, seconds)
+        except Exception:
+            logger.exception("an interceptor failed to hear that %s ended", path)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from strata.errors import InvalidInput, StrataError
 
@@ -49,6 +49,8 @@ class RpcError(StrataError):
         details: bytes = b"",
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        if not isinstance(status, Status):
+            raise InvalidInput(f"the status of an error must be a Status, not {status!r}")
         if status is Status.OK:
             raise InvalidInput("OK is no error: return a response instead")
         super().__init__(f"{status.name}: {message}" if message else status.name)
@@ -58,6 +60,14 @@ class RpcError(StrataError):
         self.metadata: Metadata = tuple(metadata)
         self.code = f"rpc_{status.name.lower()}"
         self.retry = status is Status.UNAVAILABLE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.status, self.message, self.details, self.metadata)
+
+
+def _remade(status: Status, message: str, details: bytes, metadata: Metadata) -> RpcError:
+    """As it was, in another process."""
+    return RpcError(status, message, details=details, metadata=metadata)
 
 
 def encode_message(message: str) -> bytes:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -197,10 +198,41 @@ def test_a_forked_child_calls_too(strata_server: Running) -> None:
         assert channel.call(ECHO, b"parent again") == b"parent again"
 
 
-@pytest.mark.parametrize("wrong", ["", [], ["127.0.0.1:1", ""]])
+@pytest.mark.parametrize("wrong", ["", [], ["127.0.0.1:1", ""], "127.0.0.1", "127.0.0.1:99999", "http://127.0.0.1"])
 def test_a_channel_needs_addresses(wrong: object) -> None:
-    with pytest.raises(InvalidInput, match="at least one address"):
+    with pytest.raises(InvalidInput, match="address"):
         Channel(wrong)  # type: ignore[arg-type]
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    for half in ({"certificate": tmp_path}, {"key": tmp_path}):
+        with pytest.raises(InvalidInput, match="belong together"):
+            ClientTls(tmp_path, **half)
+
+
+def test_a_token_that_cannot_be_sent_is_told(strata_server: Running) -> None:
+    for token in ("secret\n", b"secret"):
+        with (
+            BlockingChannel(Channel(strata_server.address, token=token)) as channel,  # type: ignore[arg-type]
+            pytest.raises(InvalidInput, match="printable ASCII"),
+        ):
+            channel.call(ECHO, b"")
+
+
+def test_a_stream_outside_its_block_is_told(strata_server: Running) -> None:
+    with BlockingChannel(Channel(strata_server.address)) as channel:
+        stream = channel.stream(remote("PingPong"))
+        with pytest.raises(InvalidInput, match="within its `with`"):
+            stream.receive()
+        with stream:
+            stream.send(b"x")
+        with pytest.raises(InvalidInput, match="within its `with`"):
+            stream.send(b"y")
+
+
+def test_a_call_may_have_all_the_time_there_is(strata_server: Running) -> None:
+    with BlockingChannel(Channel(strata_server.address)) as channel:
+        assert channel.call(ECHO, b"x", timeout_seconds=float("inf")) == b"x"
 
 
 def test_options_that_make_no_sense_are_refused() -> None:

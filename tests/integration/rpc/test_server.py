@@ -128,6 +128,21 @@ def test_a_socket_left_over_is_replaced_and_one_in_use_is_not(tmp_path: Path) ->
         with pytest.raises(StrataError, match=r"cannot listen on unix:.*in use"):
             await second.listen(f"unix:{path}")
         await first.stop()
+        assert not path.exists()
+        with pytest.raises(StrataError, match="was stopped"):
+            await first.listen("127.0.0.1:0")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("make", [Server, GrpcioServer])
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:99999", "unix:"])
+def test_an_address_that_is_none_is_not_listened_on(make: Any, address: str) -> None:
+    async def work() -> None:
+        server = make([])
+        with pytest.raises((InvalidInput, StrataError)):
+            await server.listen(address)
+        await server.stop()
 
     asyncio.run(work())
 

@@ -2,6 +2,7 @@
 
 import gzip
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -377,9 +378,20 @@ def test_nothing_is_kept_of_calls_that_are_over() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"streams": 0}, {"resets": -1}, {"stream_window": 1}, {"connection_window": 1 << 31}, {"unsent_bytes": 1}]
+    "wrong",
+    [
+        {"streams": None},
+        {"streams": 1.5},
+        {"keepalive_seconds": float("inf")},
+        {"rate_seconds": "1"},
+        {"streams": 0},
+        {"resets": -1},
+        {"stream_window": 1},
+        {"connection_window": 1 << 31},
+        {"unsent_bytes": 1},
+    ],
 )
-def test_limits_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Limits(**wrong)
 

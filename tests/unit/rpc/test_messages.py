@@ -1,6 +1,8 @@
 """Messages in their frames, and statuses in their headers."""
 
+import copy
 import gzip
+import pickle
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -71,6 +73,15 @@ def test_errors_speak_for_themselves() -> None:
     assert str(RpcError(Status.ABORTED)) == "ABORTED"
     with pytest.raises(InvalidInput, match="no error"):
         RpcError(Status.OK)
+    with pytest.raises(InvalidInput, match="must be a Status"):
+        RpcError(5, "x")  # type: ignore[arg-type]
+
+
+def test_errors_travel_between_processes() -> None:
+    sent = RpcError(Status.NOT_FOUND, "words", details=b"more", metadata=[("x", "y")])
+    for copied in (pickle.loads(pickle.dumps(sent)), copy.copy(sent)):
+        assert vars(copied) == vars(sent)
+        assert str(copied) == str(sent)
 
 
 def test_refusals_as_they_are_sent() -> None:

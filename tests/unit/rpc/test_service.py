@@ -7,7 +7,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from strata.errors import InvalidInput
-from strata.rpc import Call, Kind, Method, protobuf_service
+from strata.rpc import Call, Interceptor, Kind, Method, RpcError, Status, protobuf_service
+from strata.rpc.head import Head
 from strata.rpc.service import Admission
 
 DESCRIPTOR = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -56,7 +57,7 @@ def test_a_method_without_a_handler_is_told() -> None:
     [(echo, Kind.SERVER_STREAM), (later, Kind.BOTH_STREAM), (echo, Kind.CLIENT_STREAM), (many, Kind.CLIENT_STREAM)],
 )
 def test_a_handler_that_cannot_do_its_kind_is_told(handler: Any, kind: Kind) -> None:
-    with pytest.raises(InvalidInput, match="must be"):
+    with pytest.raises(InvalidInput, match=r"the handler of /a\.B/C"):
         Method("/a.B/C", handler, kind)
 
 
@@ -69,6 +70,39 @@ def test_a_path_that_is_none_is_told(path: str) -> None:
 def test_a_path_is_there_once() -> None:
     with pytest.raises(InvalidInput, match="is there twice"):
         Admission([[Method("/a.B/C", echo)], [Method("/a.B/C", later)]], [])
+
+
+def test_what_is_no_method_is_told() -> None:
+    for wrong in ({"kind": "unary"}, {"handler": None}, {"decode": None}):
+        with pytest.raises(InvalidInput, match=r"/a\.B/C must be"):
+            Method(**{"path": "/a.B/C", "handler": echo, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"kind=Kind\.SERVER_STREAM"):
+        Method("/a.B/C", many)
+    with pytest.raises(InvalidInput, match="put the methods of a service in a list"):
+        Admission([Method("/a.B/C", echo)], [])  # type: ignore[list-item]
+
+
+class AwaitsTooMuch(Interceptor):
+    async def authenticate(self, head: Head) -> object:
+        raise RpcError(Status.UNAUTHENTICATED)
+
+
+class GivesNothing(Interceptor):
+    def around(self, method: Method) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (AwaitsTooMuch(), "authenticate must not be async"),
+        (GivesNothing(), "around must give a Method"),
+        (AwaitsTooMuch, "must be an instance"),
+    ],
+)
+def test_an_interceptor_that_would_let_everybody_in_is_told(wrong: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        Admission([[Method("/a.B/C", echo)]], [wrong])
 
 
 def test_a_response_that_is_none_is_told() -> None:
