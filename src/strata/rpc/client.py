@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 
 def _load() -> Any:
+    # Its own care for forks brings down children that were forked while a call was under way, whatever they do. It is
+    # not needed: a child of ours never touches what its parent had, and loads the library anew.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     import grpc
     import grpc.aio
 
@@ -312,6 +315,7 @@ class ClientStream(Generic[Request, Response]):
         self._channel, self._remote = channel, remote
         self._timeout_seconds, self._metadata = timeout_seconds, metadata
         self._call: Any = None
+        self._process = os.getpid()
 
     async def send(self, request: Request) -> None:
         payload = self._remote.encode(request)
@@ -334,18 +338,22 @@ class ClientStream(Generic[Request, Response]):
             yield response
 
     async def __aenter__(self) -> Self:
+        self._process = os.getpid()
         opening = self._channel.open_stream(self._remote, self._timeout_seconds, self._metadata)
         self._call = await _on_private_loop(opening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         call, self._call = self._call, None
-        background.loop().call_soon_threadsafe(call.cancel)
+        if self._process == os.getpid():  # a child that ended it would end it for its parent
+            background.loop().call_soon_threadsafe(call.cancel)
 
     async def _told(self, step: Callable[[Any], Any]) -> Any:
         grpc = _grpc()
         if self._call is None:
             raise InvalidInput("a stream is used within its `with` or `async with`, which opens and closes it")
+        if self._process != os.getpid():
+            raise InvalidInput("this stream belongs to the parent process: open one here")
         try:
             return await step(self._call)
         except grpc.aio.AioRpcError as error:

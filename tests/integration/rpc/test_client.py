@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,6 +198,54 @@ def test_a_forked_child_calls_too(strata_server: Running) -> None:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         assert channel.call(ECHO, b"parent again") == b"parent again"
+
+
+FORKS = """
+import os, sys, threading
+from strata.rpc import BlockingChannel, Channel, Remote
+from strata.errors import InvalidInput
+address, service = sys.argv[1:]
+echo, talk = (Remote(f"/{service}/{name}", bytes, bytes) for name in ("Echo", "PingPong"))
+channel = BlockingChannel(Channel(address))
+over = threading.Event()
+
+def busy():
+    while not over.is_set():
+        assert channel.call(echo, b"busy") == b"busy"
+
+calling = threading.Thread(target=busy)
+with channel.stream(talk) as stream:
+    stream.send(b"one")
+    assert stream.receive() == b"one"
+    calling.start()
+    for number in range(40):
+        child = os.fork()
+        if child == 0:
+            if number % 2:
+                try:
+                    stream.send(b"mine")
+                except InvalidInput:
+                    stream.__exit__()
+                else:
+                    os._exit(3)
+            if number % 10 == 0 and channel.call(echo, b"child") != b"child":
+                os._exit(4)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        assert status == 0, (number, status)
+    over.set()
+    calling.join()
+    stream.send(b"two")
+    assert stream.receive() == b"two"
+channel.close()
+"""
+
+
+def test_children_forked_while_calls_are_under_way_live_and_let_live(strata_server: Running) -> None:
+    """As a loader's workers are, beside a heartbeat."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, strata_server.address, SERVICE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("wrong", ["", [], ["127.0.0.1:1", ""], "127.0.0.1", "127.0.0.1:99999", "http://127.0.0.1"])
