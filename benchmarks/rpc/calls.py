@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from benchmarks import Row, Table
 from benchmarks.rpc.h2load import Load, calls_per_second
-from benchmarks.rpc.server import KINDS, Running, running
+from benchmarks.rpc.server import KINDS, NAMES, Running, running
 
 LOADS = ((Load(8, 16), 15.0), (Load(100, 1), 8.0))
 """And how many times as fast as grpcio's server."""
@@ -28,10 +28,9 @@ def _compared(load: Load, least: float, servers: list[Running]) -> Table:
             calls = rates[server.kind][-1] * (SECONDS + 1)  # the warm-up second costs as much
             costs[server.kind].append((server.cpu_seconds() - before) / calls * 1e6)
     ratios = [own / other for own, other in zip(rates["strata"], rates["grpcio"], strict=True)]
-    names = {"strata": "Strata", "grpcio": "grpcio (aio)"}
-    rows = [Row(names[kind], statistics.median(own), max(own), "calls/s", at_least=True) for kind, own in rates.items()]
+    rows = [Row(NAMES[kind], statistics.median(own), max(own), "calls/s", at_least=True) for kind, own in rates.items()]
     rows.append(Row("Strata / grpcio", statistics.median(ratios), max(ratios), "", least, at_least=True))
     rows += [
-        Row(f"{names[kind]}, CPU for a call", statistics.median(own), min(own), "µs") for kind, own in costs.items()
+        Row(f"{NAMES[kind]}, CPU for a call", statistics.median(own), min(own), "µs") for kind, own in costs.items()
     ]
     return Table(f"Unary calls with deadline and token, {load}", rows)

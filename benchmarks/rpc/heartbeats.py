@@ -13,7 +13,6 @@ TOKEN = "a-token-of-some-length-0123456789"
 SERVICE = "strata.bench.Hub"
 MESSAGES = 100_000
 """In a stream of responses."""
-WORKERS = 10_000
 
 
 def _messages() -> tuple[Any, Any]:

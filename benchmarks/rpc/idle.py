@@ -7,7 +7,7 @@ from hpack import Encoder
 
 from benchmarks import Row, Table
 from benchmarks.rpc.raw import RawConnection, fields, heartbeats
-from benchmarks.rpc.server import running
+from benchmarks.rpc.server import NAMES, running
 
 CONNECTIONS = 10_000
 MOST_MEGABYTES = 300.0
@@ -19,7 +19,7 @@ def table() -> Table:
     count = min(CONNECTIONS, hard - 500)
     first = heartbeats([Encoder().encode(fields("Heartbeat"))], 1, 1)[0]
     rows = []
-    for kind, name, most in (("strata", "Strata", MOST_MEGABYTES), ("grpcio", "grpcio (aio)", None)):
+    for kind, most in (("strata", MOST_MEGABYTES), ("grpcio", None)):
         with running(kind) as server, ExitStack() as stack:
             before = server.resident_bytes()
             for _ in range(count):
@@ -29,6 +29,6 @@ def table() -> Table:
                 while not connection.ended()[0]:
                     pass
             grown, whole = (server.resident_bytes() - before) / 1e6, server.resident_bytes() / 1e6
-        rows.append(Row(f"{name}, the process", whole, whole, "MB", most))
-        rows.append(Row(f"{name}, each connection", grown / count * 1000, grown / count * 1000, "kB"))
+        rows.append(Row(f"{NAMES[kind]}, the process", whole, whole, "MB", most))
+        rows.append(Row(f"{NAMES[kind]}, each connection", grown / count * 1000, grown / count * 1000, "kB"))
     return Table(f"{count:,} idle connections", rows)

@@ -5,12 +5,11 @@ from contextlib import ExitStack
 
 from benchmarks import Row, Table
 from benchmarks.rpc.h2load import Load, calls_per_second, latencies
-from benchmarks.rpc.server import KINDS, running
+from benchmarks.rpc.server import KINDS, NAMES, running
 
 LOAD = Load(8, 16)
 SHARES = (0.1, 0.5)
 SECONDS, ROUNDS = 6, 3
-NAMES = {"strata": "Strata", "grpcio": "grpcio (aio)"}
 
 
 def table() -> Table:

@@ -1,23 +1,22 @@
 """Small messages in one stream, from the client and to it."""
 
-import statistics
 import time
 from contextlib import ExitStack
 
 from hpack import Encoder
 
-from benchmarks import Row, Table
+from benchmarks import Table
 from benchmarks.rpc.h2load import framed
 from benchmarks.rpc.heartbeats import MESSAGES, a_beat
 from benchmarks.rpc.raw import RawConnection, call, fields
 from benchmarks.rpc.server import KINDS, Running, running
+from benchmarks.rpc.turns import rates
 from strata.rpc import frames
 from strata.rpc.frames import DATA, END_STREAM
 
 ROUNDS = 3
 SENT = {"strata": 100_000, "grpcio": 20_000}
 """To the server; the slower one gets fewer."""
-NAMES = {"strata": "Strata", "grpcio": "grpcio (aio)"}
 
 
 def table() -> Table:
@@ -25,14 +24,7 @@ def table() -> Table:
     with ExitStack() as stack:
         servers = [stack.enter_context(running(kind)) for kind in KINDS]
         for what, measure in (("from the client", _sent), ("to the client", _received)):
-            found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-            for _ in range(ROUNDS):
-                for server in servers:
-                    found[server.kind].append(measure(server))
-            rows += [
-                Row(f"{what}: {NAMES[kind]}", statistics.median(own), max(own), "messages/s")
-                for kind, own in found.items()
-            ]
+            rows += rates(what, servers, ROUNDS, measure, "messages/s")
     return Table("Messages in one stream", rows)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.rpc.heartbeats import Door, Hub
 
-KINDS = ("strata", "grpcio")
+NAMES = {"strata": "Strata", "grpcio": "grpcio (aio)"}
+KINDS = tuple(NAMES)
 ROOT = Path(__file__).parents[2]
 TICKS = 100
 """Of the kernel's clock in a second, in which it counts CPU time."""

@@ -1,19 +1,19 @@
 """The same calls with a trace header that differs in each: no cache helps, and an index changes the table each time."""
 
 import secrets
-import statistics
 from contextlib import ExitStack
+from functools import partial
 
 from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
 
-from benchmarks import Row, Table
+from benchmarks import Table
 from benchmarks.rpc.raw import RawConnection, fields, heartbeats, in_flight
 from benchmarks.rpc.server import KINDS, Running, running
+from benchmarks.rpc.turns import rates
 
 CONNECTIONS, AT_ONCE, ROUNDS = 8, 16, 3
 CALLS = {"strata": 4000, "grpcio": 800}
 """On each connection; the slower server gets fewer, and takes as long."""
-NAMES = {"strata": "Strata", "grpcio": "grpcio (aio)"}
 TRACES: dict[str, type[HeaderTuple] | None] = {
     "the same headers": None,
     "a new trace header, given a place in the table": HeaderTuple,
@@ -26,14 +26,7 @@ def table() -> Table:
     with ExitStack() as stack:
         servers = [stack.enter_context(running(kind)) for kind in KINDS]
         for what, trace in TRACES.items():
-            found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-            for _ in range(ROUNDS):
-                for server in servers:
-                    found[server.kind].append(_rate(server, trace))
-            rows += [
-                Row(f"{what}: {NAMES[kind]}", statistics.median(own), max(own), "calls/s")
-                for kind, own in found.items()
-            ]
+            rows += rates(what, servers, ROUNDS, partial(_rate, trace=trace), "calls/s")
     return Table(f"Unary calls by a client of prepared bytes, {CONNECTIONS} connections × {AT_ONCE} calls", rows)
 
 

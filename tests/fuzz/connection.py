@@ -57,8 +57,7 @@ class Harm(Exception):
 class Play:
     """One conversation with a server that answers at once, later, in streams, or not at all."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._parts = parts()
         self._now = 1000.0
         limits = self._parts.rpc.Limits(streams=16, stream_window=65_535, message_bytes=1 << 17, large_bytes=1 << 18)
@@ -208,7 +207,7 @@ def player(broken: list[object]) -> Iterator[Callable[[bytes], None]]:
     loop.set_exception_handler(lambda _, context: broken.append(context.get("exception") or context["message"]))
 
     async def converse(data: bytes) -> None:
-        await Play(loop).run(Bytes(data))
+        await Play().run(Bytes(data))
 
     def play(data: bytes) -> None:
         loop.run_until_complete(converse(data))

@@ -36,9 +36,6 @@ class Watcher(Interceptor):
             raise RpcError(Status.UNAUTHENTICATED, "the token is wrong")
         return "somebody"
 
-    def around(self, method: Method) -> Method:
-        return method
-
     def ended(self, path: str, status: Status, seconds: float) -> None:
         assert seconds >= 0
         self.ends[f"{path.rpartition('/')[2] or 'nothing'} {status.name}"] += 1

@@ -61,11 +61,7 @@ class WireCall(Call):
         try:
             if self.deadline is not None and self.deadline <= self._began:
                 raise expired()
-            method, connection, stream = self.method, self._protocol.connection, self._stream
-            message = connection.message(stream)
-            if message is None or stream.buffer:
-                raise _not_one(method)
-            response = method.handler(method.read(message), self)
+            response = self.method.handler(self._only_request(), self)
             waits = _awaitable.get(type(response))
             if waits is None:
                 waits = _awaitable[type(response)] = hasattr(response, "__await__")
@@ -88,14 +84,13 @@ class WireCall(Call):
 
     def _wait_for(self, response: Awaitable[Any]) -> None:
         self._watch()
-        self._keep(asyncio.ensure_future(response))
-        assert self._task is not None
-        self._task.add_done_callback(self._responded)
+        self._keep(asyncio.ensure_future(response)).add_done_callback(self._responded)
 
-    def _keep(self, task: "asyncio.Future[Any]") -> None:
+    def _keep(self, task: "asyncio.Future[Any]") -> "asyncio.Future[Any]":
         self._task = task
         self._protocol.tasks.add(task)
         task.add_done_callback(self._protocol.tasks.discard)
+        return task
 
     def readable(self) -> None:
         if self._reading is not None and not self._reading.done():
@@ -140,7 +135,7 @@ class WireCall(Call):
 
     def _answer(self, response: Any) -> None:
         protocol, stream = self._protocol, self._stream
-        payload = response if type(response) is bytes else self.method.write(response)
+        payload = self.method.write(response)
         if len(payload) > protocol.small_bytes:
             self._check_size(payload)
         if self.initial_metadata or self.trailing_metadata or self._gzips(payload):
@@ -227,10 +222,9 @@ class WireCall(Call):
             self._protocol.flush_soon()
 
     def _only_request(self) -> Any:
-        connection, stream = self._protocol.connection, self._stream
-        message = connection.message(stream)
-        if message is None or stream.buffer:
-            raise _not_one(self.method)
+        message = self._protocol.connection.message(self._stream)
+        if message is None or self._stream.buffer:
+            raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
         return self.method.read(message)
 
     async def next_message(self) -> bytes | None:
@@ -286,10 +280,6 @@ class _Requests:
         if message is None:
             raise StopAsyncIteration
         return self._call.method.read(message)
-
-
-def _not_one(method: Method) -> RpcError:
-    return RpcError(Status.UNIMPLEMENTED, f"{method.path} takes exactly one message")
 
 
 def expired() -> RpcError:

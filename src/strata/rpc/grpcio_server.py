@@ -17,7 +17,7 @@ from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
 from strata.rpc.answers import unknown
 from strata.rpc.head import Head
-from strata.rpc.limits import Limits
+from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.server import ServerTls
 from strata.rpc.service import Admission, Call, Interceptor, Method, logger, tell_all
 from strata.rpc.status import RpcError, Status
@@ -36,7 +36,7 @@ class GrpcioServer:
         limits: Limits | None = None,
         gzip_from_bytes: int | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = checked_limits(limits, gzip_from_bytes)
         self._admission = Admission(services, interceptors)
         self._server = grpc.aio.server(
             handlers=[_Handlers(self._admission)],

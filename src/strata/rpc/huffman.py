@@ -1,7 +1,7 @@
 """The Huffman code of header strings (RFC 7541, appendix B), read a byte at a time.
 
 What a byte means depends on where in the code the one before it ended. Each such step is worked out bit by bit when it
-first occurs, and kept: there are at most 65,536 of them, and text needs a few thousand.
+first occurs, and kept: there are at most 65,536 of them.
 """
 
 from typing import TypeAlias

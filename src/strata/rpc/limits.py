@@ -70,6 +70,15 @@ class Limits:
             raise InvalidInput("large_bytes and unsent_bytes must hold at least one message of message_bytes")
 
 
+def checked_limits(limits: Limits | None, gzip_from_bytes: int | None) -> Limits:
+    """What either server is given, or InvalidInput: told late, it would look like clients that cannot connect."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise InvalidInput(f"limits must be Limits(...), not {type(limits).__name__}")
+    if gzip_from_bytes is not None and not isinstance(gzip_from_bytes, int):
+        raise InvalidInput(f"gzip_from_bytes must be a number of bytes or None, not {gzip_from_bytes!r}")
+    return limits or Limits()
+
+
 class Rate:
     """Things that happened in the current stretch of time."""
 

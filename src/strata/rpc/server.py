@@ -15,7 +15,7 @@ from typing import Any
 
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
-from strata.rpc.limits import Limits
+from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.protocol import ServerProtocol
 from strata.rpc.service import Admission, Interceptor, Method
 
@@ -63,11 +63,7 @@ class Server:
         limits: Limits | None = None,
         gzip_from_bytes: int | None = None,
     ) -> None:
-        if limits is not None and not isinstance(limits, Limits):
-            raise InvalidInput(f"limits must be Limits(...), not {type(limits).__name__}")
-        if gzip_from_bytes is not None and not isinstance(gzip_from_bytes, int):
-            raise InvalidInput(f"gzip_from_bytes must be a number of bytes or None, not {gzip_from_bytes!r}")
-        self.limits = limits or Limits()
+        self.limits = checked_limits(limits, gzip_from_bytes)
         self._admission = Admission(services, interceptors)
         self._gzip_from_bytes = gzip_from_bytes
         self._listeners: list[asyncio.Server] = []

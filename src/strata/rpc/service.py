@@ -157,7 +157,8 @@ class Call(ABC):
     @property
     @abstractmethod
     def peer_certificate(self) -> Mapping[str, Any] | None:
-        """What the client proved itself with, as the ssl module tells it; None without mutual TLS."""
+        """What the client proved itself with, as the ssl module tells it; None without mutual TLS. On grpcio's server
+        it is the common name alone."""
 
     def time_remaining(self) -> float | None:
         """Seconds until the caller gives up; None if it never does."""
