@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SERVERS := $(VENV)/servers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format bench fuzz clean
+.PHONY: help demo test test-long lint format proto bench fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ lint: $(READY) ## Check style, types and the direction of imports
 format: $(READY) ## Put the code in shape
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
+
+proto: $(READY) ## Make the messages of the wire contract anew from proto/
+	@$(BIN)/python -m grpc_tools.protoc -I proto --descriptor_set_out=src/strata/v1/coordinator.binpb --pyi_out=src \
+		strata/v1/coordinator.proto
 
 bench: $(READY) ## Run the benchmarks (BENCH=name for one of them)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strata import __version__
-from strata.cli import demo, simulate, storage
+from strata.cli import coordinator, demo, job, show, simulate, state, storage
 from strata.errors import StrataError
 
 INTERRUPTED = 130
@@ -21,9 +21,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("simulate")(simulate.simulate)
-app.command("demo")(demo.demo)
+app.command("coordinator")(coordinator.coordinator)
+app.command("status")(show.status)
+app.command("workers")(show.workers)
+app.command("barriers")(show.barriers)
+app.command("events")(show.events)
+app.add_typer(job.app, name="job")
+app.command("config")(show.config)
+app.add_typer(state.app, name="state")
 app.add_typer(storage.app, name="storage")
+app.command("demo")(demo.demo)
+app.command("simulate")(simulate.simulate)
 
 
 def _show_version(wanted: bool) -> None:

@@ -186,7 +186,15 @@ def _release(turn: Turn, job: Job, waiting: OpenRound, reason: str, last: str = 
     number = job.next_round
     turn.record(BarrierReleased(job.job, waiting.barrier, number, arrivals, reason, last))
     turn.effect(
-        ReleaseBarrier(job.job, waiting.barrier, number, {who: at for who, (at, _) in arrivals.items()}, reason)
+        ReleaseBarrier(
+            job.job,
+            waiting.barrier,
+            number,
+            {who: at for who, (at, _) in arrivals.items()},
+            reason,
+            last,
+            turn.now - waiting.began,
+        )
     )
 
 
@@ -202,6 +210,7 @@ def _break(turn: Turn, job: Job, waiting: OpenRound, reason: str, missing: Seque
             {who: at for who, (at, _) in arrivals.items()},
             reason,
             tuple(missing),
+            turn.now - waiting.began,
         )
     )
 

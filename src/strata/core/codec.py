@@ -1,5 +1,6 @@
 """Records and state as bytes: one canonical form, so that equal states are equal bytes on every machine."""
 
+from collections.abc import Sequence
 from functools import reduce
 from hashlib import blake2b
 from operator import or_
@@ -27,6 +28,7 @@ def _rich(kind: type, value: Any) -> Any:
 _encoder = msgspec.msgpack.Encoder()
 _any_record: Any = reduce(or_, every_record())
 _record_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(_any_record)
+_records_decoder: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[_any_record])
 
 
 def encode_record(record: Record) -> bytes:
@@ -35,6 +37,14 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(data: bytes) -> Record:
     return _record_decoder.decode(data)
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    return _encoder.encode(records)
+
+
+def decode_records(data: bytes) -> list[Record]:
+    return _records_decoder.decode(data)
 
 
 def encode_state(state: State) -> bytes:

@@ -145,7 +145,9 @@ def _begin(turn: Turn, job: Job, event: CheckpointBeginRequested) -> None:
             f"{event.worker} began to save step {event.step}",
         )
     )
-    turn.volatile.job(job.job).attempt_deadlines[number] = turn.now + turn.policy.attempt_seconds
+    volatile = turn.volatile.job(job.job)
+    volatile.attempt_deadlines[number] = turn.now + turn.policy.attempt_seconds
+    volatile.attempt_began[number] = turn.now
     turn.reply(Begun(number, job.lineage, event.step, "open"))
 
 
@@ -313,8 +315,9 @@ def on_started(turn: Turn, event: CoordinatorStarted) -> None:
     """What is being saved gets its full time again."""
     for job in turn.state.jobs.values():
         for attempt in open_attempts(job):
-            deadline = turn.now + turn.policy.attempt_seconds
-            turn.volatile.job(job.job).attempt_deadlines[attempt.attempt] = deadline
+            volatile = turn.volatile.job(job.job)
+            volatile.attempt_deadlines[attempt.attempt] = turn.now + turn.policy.attempt_seconds
+            volatile.attempt_began[attempt.attempt] = turn.now
 
 
 @rules.handles(SweepDue)
@@ -326,7 +329,8 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
             if deadlines[attempt.attempt] <= turn.now:
                 absent = [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()]
                 abandon(turn, job, attempt, f"timed out waiting for the parts of {', '.join(absent[:8])}")
-        for table in (deadlines, turn.volatile.job(name).manifest_deadlines):
+        volatile = turn.volatile.job(name)
+        for table in (deadlines, volatile.manifest_deadlines, volatile.attempt_began):
             for number in [number for number in table if number not in job.attempts]:
                 del table[number]
 
@@ -368,11 +372,16 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
     )
     job.set_status(attempt, "open")
     job.next_attempt = record.attempt + 1
+    if job.appointment is not None and record.step >= job.appointment.step:
+        job.appointment = None  # kept; or, while no step was agreed, this checkpoint is as good
 
 
 @rules.applies(CheckpointSkipped)
 def apply_skipped(state: State, record: CheckpointSkipped) -> None:
-    state.jobs[record.job].skip(record.step, record.reason)
+    job = state.jobs[record.job]
+    job.skip(record.step, record.reason)
+    if job.appointment is not None and job.appointment.step == record.step:
+        job.agree(-1)
 
 
 @rules.applies(PartAcknowledged)

@@ -31,6 +31,8 @@ class ReleaseBarrier(Effect, frozen=True):
     round: int
     arrivals: dict[str, int]
     reason: str
+    last: str = ""
+    waited_seconds: float = 0.0
 
 
 class BreakBarrier(Effect, frozen=True):
@@ -42,6 +44,7 @@ class BreakBarrier(Effect, frozen=True):
     arrivals: dict[str, int]
     reason: str
     missing: tuple[str, ...]
+    waited_seconds: float = 0.0
 
 
 class AbandonAttempt(Effect, frozen=True):
@@ -64,9 +67,11 @@ class AnnounceCommit(Effect, frozen=True):
 class Errand(msgspec.Struct, frozen=True):
     """Something only a worker can do, since the coordinator has no state to save and no storage credentials."""
 
-    kind: Literal["save", "put_manifest", "remove_manifest", "remove_files"]
-    attempt: int
-    step: int
+    kind: Literal["save", "put_manifest", "remove_manifest", "remove_files", "propose_save", "save_at", "drain", "stop"]
+    attempt: int = 0
+    step: int = -1
+    request: int = 0
+    reason: str = ""
 
 
 class Done(Answer, frozen=True):
@@ -86,11 +91,14 @@ class Registered(Answer, frozen=True):
 
 
 class Alive(Answer, frozen=True):
-    """The lease is renewed. `generation` tells of changes; `errands` and `draining` are to be acted on."""
+    """The lease is renewed. `generation` tells of changes; `errands` are to be acted on."""
 
     generation: int
-    draining: bool = False
     errands: tuple[Errand, ...] = ()
+
+    @property
+    def draining(self) -> bool:
+        return any(errand.kind == "drain" for errand in self.errands)
 
 
 class BarrierVerdict(Answer, frozen=True):
@@ -184,6 +192,13 @@ class FinishFirst(Answer, frozen=True):
     """A decided attempt has no manifest yet: run the errand, report it, then ask again."""
 
     errand: Errand
+
+
+class SaveAsked(Answer, frozen=True):
+    """`step` is where everybody will save, or -1 while that is being agreed."""
+
+    request: int
+    step: int
 
 
 class LineageNow(Answer, frozen=True):

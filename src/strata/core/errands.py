@@ -12,10 +12,27 @@ from strata.core.volatile import JobVolatile
 
 def errands_for(job: Job, volatile: JobVolatile, member: Member, now: float) -> tuple[Errand, ...]:
     """What this worker should do now."""
-    if not job.unsettled:
+    if not job.unsettled and job.appointment is None and not job.stopping and member.status == "live":
         return ()
-    errands = (_errand(job, volatile, job.attempts[number], member, now) for number in job.unsettled)
+    errands = [_errand(job, volatile, job.attempts[number], member, now) for number in job.unsettled]
+    errands.append(_appointment(job, volatile))
+    if member.status == "draining":
+        errands.append(Errand("drain", reason="an operator took this worker out; its shards move to others"))
+    if job.stopping and job.appointment is None:
+        errands.append(Errand("stop", reason=job.stopping))
     return tuple(errand for errand in errands if errand is not None)
+
+
+def _appointment(job: Job, volatile: JobVolatile) -> Errand | None:
+    """Where to save, or where the others would."""
+    wanted, proposal = job.appointment, volatile.proposal
+    if wanted is None:
+        return None
+    if wanted.step >= 0:
+        return Errand("save_at", step=wanted.step, request=wanted.request, reason=wanted.reason)
+    if proposal is None or proposal.request != wanted.request:
+        return None
+    return Errand("propose_save", step=proposal.step, request=wanted.request, reason=wanted.reason)
 
 
 def is_delegate(job: Job, attempt: Attempt, member: Member) -> bool:

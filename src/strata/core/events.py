@@ -51,8 +51,15 @@ class WorkerEvent(Event, frozen=True):
 
 
 class HeartbeatReceived(WorkerEvent, frozen=True):
+    """`step` is the one completed last. `promised_step` answers a proposal: the process will not go beyond it before
+    it hears the outcome of `promised_request`."""
+
     state: str = ""
     step: int = -1
+    epoch: int = -1
+    promised_request: int = 0
+    promised_step: int = -1
+    resources: dict[str, float] = {}
 
 
 class DeregisterRequested(WorkerEvent, frozen=True):
@@ -66,6 +73,21 @@ class DrainRequested(Event, frozen=True):
     worker: str
     reason: str = ""
     incarnation: int | None = None
+
+
+class SaveRequested(Event, frozen=True):
+    """Somebody wants a checkpoint soon: at a step that every rank agrees to."""
+
+    job: str
+    reason: str = ""
+
+
+class StopRequested(Event, frozen=True):
+    """The whole job is to stop, after one more checkpoint unless that is not wanted."""
+
+    job: str
+    reason: str = ""
+    save: bool = True
 
 
 class BarrierArrived(WorkerEvent, frozen=True):

@@ -10,7 +10,19 @@ the same decisions; feeding the same records gives the same state, byte for byte
 
 from typing import NamedTuple
 
-from strata.core import barriers, codec, commits, datasets, deletion, handover, membership, progress, recovery
+from strata.core import (
+    appointments,
+    barriers,
+    codec,
+    commits,
+    datasets,
+    deletion,
+    explanations,
+    handover,
+    membership,
+    progress,
+    recovery,
+)
 from strata.core.effects import Effect
 from strata.core.events import Event
 from strata.core.records import Record
@@ -22,7 +34,18 @@ from strata.core.volatile import Volatile
 from strata.errors import InvalidInput
 
 RULES = Rules()
-for _module in (membership, barriers, datasets, progress, handover, commits, deletion, recovery):
+for _module in (
+    membership,
+    appointments,
+    barriers,
+    datasets,
+    progress,
+    handover,
+    commits,
+    deletion,
+    recovery,
+    explanations,
+):
     RULES.include(_module.rules)
 
 
@@ -48,12 +71,15 @@ class Machine:
 
     def handle(self, event: Event, now: float) -> Decision:
         """Decide about an event at this instant of the monotonic clock."""
-        handlers = RULES.handlers.get(type(event))
-        if handlers is None:
+        if type(event) not in RULES.handlers:
             raise InvalidInput(f"{type(event).__name__} is not an event")
         check_shape(event)
+        return self.decide(event, now)
+
+    def decide(self, event: Event, now: float) -> Decision:
+        """The same for an event whose fields are known to hold what they are declared to hold."""
         turn = Turn(RULES, self.state, self.volatile, self.policy, now)
-        for handler in handlers:
+        for handler in RULES.handlers[type(event)]:
             handler(turn, event)
         return Decision(turn.records, turn.effects)
 

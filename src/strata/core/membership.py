@@ -9,7 +9,8 @@ The law: a name is held by one process at a time. A process proves itself by its
 was given ever after. Every change of who is there has a generation of its own; generations only grow.
 """
 
-from strata.core.effects import Alive, Done, Errand, Registered
+from strata.core import appointments
+from strata.core.effects import Alive, Done, Registered
 from strata.core.errands import errands_for
 from strata.core.events import (
     CoordinatorStarted,
@@ -43,6 +44,7 @@ MAX_WORLD_SIZE = 100_000
 MAX_PREVIOUS = 2**53
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_CHARS = 4096
+MAX_RESOURCES = 32
 
 rules = Rules()
 
@@ -244,12 +246,19 @@ def _touch(turn: Turn, job: str, member: Member) -> Vitals:
 def on_heartbeat(turn: Turn, event: HeartbeatReceived) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
+    if len(event.resources) > MAX_RESOURCES:
+        raise InvalidInput(f"a heartbeat has {len(event.resources)} resources; at most {MAX_RESOURCES} are kept")
     vitals = _touch(turn, event.job, member)
-    vitals.state = event.state
+    vitals.state, vitals.epoch = event.state, event.epoch
+    if event.resources:
+        vitals.resources = event.resources
     if event.step != vitals.step:
+        elapsed = turn.now - vitals.step_since
+        vitals.pace = max(0.0, (event.step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
         vitals.step, vitals.step_since = event.step, turn.now
-    errands: tuple[Errand, ...] = errands_for(job, turn.volatile.job(event.job), member, turn.now)
-    turn.reply(Alive(job.world.generation, member.status == "draining", errands))
+    if job.appointment is not None:
+        appointments.hear(turn, job, member, event)
+    turn.reply(Alive(job.world.generation, errands_for(job, turn.volatile.job(event.job), member, turn.now)))
 
 
 @rules.handles(DeregisterRequested)
@@ -343,6 +352,7 @@ def apply_declared(state: State, record: WorldDeclared) -> None:
     job.world.declared = record.world_size
     job.world.view = View.declared(record.world_size) if record.world_size else View.empty()
     job.restarted = True
+    job.stopping, job.appointment = "", None
     for dataset in job.datasets.values():
         dataset.held, dataset.owing, dataset.revoked_in = {}, {}, {}
 

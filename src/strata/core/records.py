@@ -84,6 +84,40 @@ class ViewChanged(JobRecord, frozen=True):
     reason: str
 
 
+class SaveWanted(JobRecord, frozen=True):
+    """A checkpoint was asked for; where it will be is still to be agreed."""
+
+    request: int
+    reason: str
+
+
+class SaveAgreed(JobRecord, frozen=True):
+    """Every rank promised to save at this step."""
+
+    request: int
+    step: int
+    reason: str
+
+
+class SaveReopened(JobRecord, frozen=True):
+    """What was agreed does not hold any more, so a new step has to be found."""
+
+    request: int
+    reason: str
+
+
+class JobStopping(JobRecord, frozen=True):
+    reason: str
+
+
+class SituationChanged(JobRecord, frozen=True):
+    """What the job is doing, or what holds it back, in words; for people alone."""
+
+    situation: str
+    reason: str
+    held_back: bool = False
+
+
 class BarrierRecord(JobRecord, frozen=True):
     """A round ended. `arrivals` maps each waiting worker to the number of its arrival and to what it has settled."""
 

@@ -155,6 +155,7 @@ def apply_point(state: State, record: RecoveryPointSet) -> None:
     job.point = Point(record.generation, record.lineage, record.attempt, record.step, record.epoch, record.reason)
     job.points += 1
     job.restarted = False
+    job.agree(-1)
     job.skipped = {}
     positions = job.attempts[record.attempt].positions if record.attempt else {}
     for name, dataset in job.datasets.items():

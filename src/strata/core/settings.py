@@ -19,10 +19,20 @@ class Policy(msgspec.Struct, frozen=True):
     heartbeat_seconds: float = 5.0
     sweep_seconds: float = 1.0
     attempt_seconds: float = 1800.0
+    patient_seconds: float = 5.0
+    """Waits shorter than this are the ordinary course of things, and not worth a word."""
+    stalled_seconds: float = 90.0
     gone_members_kept: int = 1024
 
     def __post_init__(self) -> None:
-        for name in ("lease_seconds", "heartbeat_seconds", "sweep_seconds", "attempt_seconds"):
+        for name in (
+            "lease_seconds",
+            "heartbeat_seconds",
+            "sweep_seconds",
+            "attempt_seconds",
+            "patient_seconds",
+            "stalled_seconds",
+        ):
             if not getattr(self, name) > 0:  # not a number is not positive either
                 raise InvalidInput(f"{name} must be positive, not {getattr(self, name)}")
         if self.lease_seconds < 2 * self.heartbeat_seconds:

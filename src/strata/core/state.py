@@ -241,6 +241,14 @@ class Point(msgspec.Struct):
     reason: str
 
 
+class Appointment(msgspec.Struct):
+    """A checkpoint that was asked for. `step` is where everybody will save, or -1 while that is being agreed."""
+
+    request: int
+    reason: str
+    step: int = -1
+
+
 class Job(msgspec.Struct):
     """One job: everything that is durable about it."""
 
@@ -260,6 +268,11 @@ class Job(msgspec.Struct):
     point: Point | None = None
     points: int = 0
     restarted: bool = True
+    appointment: Appointment | None = None
+    next_request: int = 1
+    stopping: str = ""
+    """Why everybody was told to stop, if they were; until the world begins anew."""
+    situation: str = ""
 
     @property
     def rolled_back(self) -> bool:
@@ -305,6 +318,11 @@ class Job(msgspec.Struct):
         """No rank saves this step: whoever still asks is told the same as the others were."""
         kept = sorted({*self.skipped, step})[-SKIPPED_KEPT:]
         self.skipped = {number: reason if number == step else self.skipped[number] for number in kept}
+
+    def agree(self, step: int) -> None:
+        """Where the checkpoint that was asked for will be; -1: that is open again."""
+        if self.appointment is not None:
+            self.appointment.step = step
 
     def dataset(self, name: str) -> Dataset:
         dataset = self.datasets.get(name)

@@ -17,6 +17,10 @@ class Vitals:
     state: str = ""
     step: int = -1
     step_since: float = 0.0
+    pace: float = 0.0
+    """Steps a second, as of its last two heartbeats that told of progress."""
+    epoch: int = -1
+    resources: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -46,6 +50,15 @@ class OpenRound:
 
 
 @dataclass(slots=True)
+class Proposal:
+    """A step that everybody is asked to save at, and the processes that promised to."""
+
+    request: int
+    step: int
+    promised: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class JobVolatile:
     """The volatile side of one job."""
 
@@ -57,6 +70,10 @@ class JobVolatile:
     manifest_deadlines: dict[int, float] = field(default_factory=dict)
     unlinked_until: dict[int, float] = field(default_factory=dict)
     roster: tuple[int, tuple[int, ...]] = (-1, ())
+    proposal: Proposal | None = None
+    attempt_began: dict[int, float] = field(default_factory=dict)
+    situation_seen: str = ""
+    situation_since: float = 0.0
 
 
 class Volatile:

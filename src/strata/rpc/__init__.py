@@ -15,6 +15,7 @@ __all__ = [
     "GrpcioServer",
     "Interceptor",
     "Kind",
+    "Later",
     "Limits",
     "Metadata",
     "Method",
@@ -35,6 +36,7 @@ _HOMES = {
     "GrpcioServer": "grpcio_server",
     "Interceptor": "service",
     "Kind": "service",
+    "Later": "later",
     "Limits": "limits",
     "Metadata": "status",
     "Method": "service",
@@ -49,6 +51,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from strata.rpc.client import BlockingChannel, Channel, ChannelOptions, ClientTls, Remote
     from strata.rpc.grpcio_server import GrpcioServer
+    from strata.rpc.later import Later
     from strata.rpc.limits import Limits
     from strata.rpc.server import Server, ServerTls
     from strata.rpc.service import Call, Interceptor, Kind, Method, protobuf_service

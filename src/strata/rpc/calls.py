@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata.rpc.answers import head_block, trailers_block, unknown
 from strata.rpc.fields import check_metadata
+from strata.rpc.later import Later
 from strata.rpc.messages import pack, too_long
 from strata.rpc.service import Call, Method, logger
 from strata.rpc.status import RpcError, Status
@@ -28,6 +29,7 @@ class WireCall(Call):
     _over = False
     _breath = 0
     _task: asyncio.Future[Any] | None = None
+    _later: Later | None = None
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.Future[None] | None = None
     _writing: asyncio.Future[None] | None = None
@@ -65,10 +67,14 @@ class WireCall(Call):
             waits = _awaitable.get(type(response))
             if waits is None:
                 waits = _awaitable[type(response)] = hasattr(response, "__await__")
-            if waits:
-                self._wait_for(response)
-            else:
+            if not waits:
                 self._answer(response)
+            elif type(response) is Later:
+                self._later = response
+                self._watch()
+                response.then(self._settled)
+            else:
+                self._wait_for(response)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
             self.fail(error)
 
@@ -171,6 +177,9 @@ class WireCall(Call):
         if self._over:
             return
         self._over = True
+        if self._later is not None:
+            self._later.given_up = True
+            self._later = None
         self._stream.call = None  # or the two would wait for the garbage collector
         if self._timer is not None:
             self._timer.cancel()
@@ -195,10 +204,15 @@ class WireCall(Call):
             if isinstance(error, Exception):
                 logger.error("the handler of %s failed when its call was over", self.method.path, exc_info=error)
             return
+        self._settled(None if error is not None else task.result(), error)
+
+    def _settled(self, response: Any, error: BaseException | None) -> None:
+        if self._over:
+            return
         try:
             if error is not None:
                 raise error
-            self._answer(task.result())
+            self._answer(response)
         except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001  told to the client
             self.fail(failure)
         self._protocol.flush_soon()

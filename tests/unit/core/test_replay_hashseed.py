@@ -26,6 +26,8 @@ from strata.core.events import (
     RegisterRequested,
     RevocationAcknowledged,
     RollBackRequested,
+    SaveRequested,
+    StopRequested,
 )
 from strata.core.machine import Machine
 from strata.core.records import every_record
@@ -112,6 +114,16 @@ def _save(cluster: Cluster, workers: list[Registered]) -> None:
     cluster.configure(recovery="rollback", barriers="shrink", keep_count=1)
     point = cluster.recover(workers[0])
     cluster.recover(workers[1], generation=point.generation)
+    _agree(cluster, workers)
+
+
+def _agree(cluster: Cluster, workers: list[Registered]) -> None:
+    """A step is agreed to, and missed by one."""
+    request = cluster.send(SaveRequested(JOB, "maintenance")).request
+    cluster.heartbeat(workers[0], step=70)
+    for who in workers:
+        cluster.heartbeat(who, step=70, promised_request=request, promised_step=71)
+    cluster.heartbeat(workers[2], step=72)
 
 
 def _come_and_go(cluster: Cluster) -> None:
@@ -124,6 +136,7 @@ def _come_and_go(cluster: Cluster) -> None:
     for rank in (2, 0, 1):
         cluster.register(f"late-{rank}", rank=rank, world_size=3)
     cluster.send(RegisterRequested("another-job", "solo", "n"))
+    cluster.send(StopRequested("another-job"))
     cluster.send(DatasetRemoveRequested(JOB, "audio"))
 
 

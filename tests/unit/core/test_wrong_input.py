@@ -33,6 +33,8 @@ from strata.core.events import (
     RegisterRequested,
     RevocationAcknowledged,
     RollBackRequested,
+    SaveRequested,
+    StopRequested,
 )
 from strata.core.machine import RULES, Machine
 from strata.core.settings import JobSettings, Policy, Retention
@@ -103,6 +105,8 @@ SOUND: dict[type[Event], dict[str, Any]] = {
     FilesRemoved: {"attempt": 1},
     RecoverRequested: {},
     RollBackRequested: {"job": JOB, "step": 10, "generation": 2},
+    SaveRequested: {"job": JOB, "reason": "maintenance"},
+    StopRequested: {"job": JOB, "reason": "budget spent"},
 }
 
 

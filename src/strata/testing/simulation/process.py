@@ -230,7 +230,7 @@ class Process:
         for errand in answer.errands:
             if errand.kind == "save":
                 self.save(errand.step)
-            else:
+            elif errand.kind != "drain":
                 self.run_errand(errand)
         if answer.draining and not self.leaving:
             self.leave()

@@ -1,0 +1,107 @@
+"""How commands reach a coordinator: its HTTP API for what is shown, gRPC for what is done."""
+
+import json
+import os
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import Request, urlopen
+
+import typer
+
+from strata.config import Config
+from strata.errors import InvalidInput, StrataError
+from strata.wire.addresses import parse_url
+
+TIMEOUT_SECONDS = 10.0
+SILENCE_SECONDS = 30.0
+
+Url = Annotated[
+    str | None,
+    typer.Option("--coordinator", metavar="HOST:PORT", help="Where it listens for gRPC [COORDINATOR_URL]."),
+]
+HttpPort = Annotated[int | None, typer.Option(help="Its port for HTTP [STRATA_HTTP_PORT].")]
+JobOption = Annotated[str | None, typer.Option("--job", help="Only this job.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Show at most so many.")]
+
+
+def configured(url: str | None, http_port: int | None) -> Config:
+    return Config({"coordinator_url": url, "http_port": http_port}, os.environ)
+
+
+def token_of(config: Config) -> str | None:
+    """The token to show: the first one, where it comes from a file."""
+    if config["token"]:
+        return str(config["token"])
+    if not config["token_file"]:
+        return None
+    try:
+        lines = Path(config["token_file"]).read_text("utf-8").split()
+    except OSError as error:
+        raise InvalidInput(f"cannot read the token in {config['token_file']}: {error.strerror}") from error
+    return lines[0] if lines else None
+
+
+class Api:
+    """The HTTP API of the coordinator that the configuration names."""
+
+    def __init__(self, config: Config) -> None:
+        url = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
+        scheme = "https" if url.tls else "http"
+        self.base = f"{scheme}://{url.host}:{config['http_port']}"
+        self._token = token_of(config)
+        self._context = ssl.create_default_context(cafile=config["tls_ca"] or None) if url.tls else None
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """What the API answers; StrataError with its words if that is no."""
+        with self._opened(path, parameters, TIMEOUT_SECONDS) as answer:
+            return json.loads(answer.read())
+
+    def pages(self, path: str, limit: int, **parameters: object) -> list[Any]:
+        """All items of a list, but at most `limit`."""
+        items: list[Any] = []
+        cursor: str | None = ""
+        while cursor is not None and len(items) < limit:
+            page = self.get(path, cursor=cursor, limit=min(1000, limit - len(items)), **parameters)
+            items.extend(page["items"])
+            cursor = page["next_cursor"]
+        return items
+
+    def stream(self, path: str, **parameters: object) -> Iterator[tuple[str, Any]]:
+        """Server-sent events: the kind of each, and its content."""
+        with self._opened(path, parameters, SILENCE_SECONDS) as answer:
+            kind = ""
+            for line in answer:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name == "event":
+                    kind = value
+                elif name == "data":
+                    yield kind, json.loads(value)
+
+    def _opened(self, path: str, parameters: dict[str, object], timeout: float) -> Any:
+        given = {name: value for name, value in parameters.items() if value not in (None, "")}
+        request = Request(f"{self.base}{quote(path)}?{urlencode(given)}")
+        if self._token:
+            request.add_header("authorization", f"Bearer {self._token}")
+        try:
+            return urlopen(request, timeout=timeout, context=self._context)
+        except HTTPError as error:
+            raise StrataError(_told(error)) from error
+        except (URLError, OSError) as error:
+            reason = getattr(error, "reason", error)
+            why = getattr(reason, "strerror", None) or reason
+            raise StrataError(
+                f"cannot reach the coordinator's HTTP API at {self.base}: {why}. "
+                "Is it running? See COORDINATOR_URL and STRATA_HTTP_PORT"
+            ) from error
+
+
+def _told(error: HTTPError) -> str:
+    try:
+        return str(json.loads(error.read())["message"])
+    except (ValueError, KeyError, OSError):
+        return f"the coordinator answered {error.code} {error.reason}"

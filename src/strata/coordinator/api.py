@@ -1,0 +1,355 @@
+"""The HTTP API: what is shown, the live stream of changes, and a few actions. Every answer is made in `views`.
+
+Reads wait until what they show is durable. Whoever may read is decided by the token; actions need one in any case, so
+that no page in a browser can press a button of a coordinator that was started without.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from strata.coordinator import metrics
+from strata.coordinator.auth import Tokens
+from strata.coordinator.events import EventView, index_of
+from strata.coordinator.paging import Key, page
+from strata.coordinator.streams import events
+from strata.coordinator.views import (
+    BarriersView,
+    CheckpointView,
+    CoordinatorView,
+    DashboardView,
+    DatasetView,
+    JobView,
+    MetricsView,
+    Views,
+    WorkerView,
+)
+from strata.core.events import DrainRequested, Event, SaveRequested, StopRequested
+from strata.errors import Conflict, InvalidInput, NotFound, StrataError
+from strata.rpc import RpcError
+
+ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+OPEN_PATHS = ("/healthz", "/readyz")
+BODY_BYTES = 64 << 10
+PULSE_SECONDS = 1.0
+PAGE_MOST = 1000
+
+JobId = Annotated[str, Path(pattern=ID, description="The job's id.")]
+WorkerId = Annotated[str, Path(pattern=ID, description="The worker's id.")]
+OneJob = Annotated[str | None, Query(pattern=ID, description="Only this job; all of them if absent.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MOST, description="At most so many items.")]
+Cursor = Annotated[str, Query(max_length=512, description="Where to go on: `next_cursor` of the page before.")]
+
+
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a list. `next_cursor` is null after the last."""
+
+    items: list[T]
+    next_cursor: str | None
+
+
+class Problem(BaseModel):
+    """Why there is no other answer. `code` is for programs, `message` for people."""
+
+    code: str
+    message: str
+
+
+class Reason(BaseModel):
+    """Why, for people to read."""
+
+    model_config = {"extra": "forbid"}
+    reason: str = ""
+
+
+class Stop(Reason):
+    without_checkpoint: bool = False
+
+
+class Done(BaseModel):
+    done: bool = True
+
+
+class SaveAnswer(BaseModel):
+    """`step` is where everybody will save, or -1 while that is being agreed."""
+
+    request: int
+    step: int
+
+
+_WRONG: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The token is missing or not the right one."},
+    404: {"model": Problem, "description": "There is no such job or worker."},
+    422: {"model": Problem, "description": "The request is wrong in itself."},
+    503: {"model": Problem, "description": "The coordinator is shutting down."},
+}
+_REFUSED: dict[int | str, dict[str, Any]] = _WRONG | {
+    400: {"model": Problem, "description": "The body is no JSON."},
+    403: {"model": Problem, "description": "Actions need a token, and this coordinator has none."},
+    409: {"model": Problem, "description": "The state of the job does not allow it."},
+    413: {"model": Problem, "description": "The body is too long."},
+}
+
+
+def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool]) -> FastAPI:
+    """The application, for any ASGI server."""
+    app = FastAPI(
+        title="Strata coordinator",
+        version="1",
+        description="The state of training jobs, live, and a few actions.",
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    _guard(app, tokens)
+    _add_health(app, views, is_ready)
+    _add_reads(app, views)
+    _add_stream(app, views)
+    _add_actions(app, views)
+    return app
+
+
+# -- who and what is let in --------------------------------------------------------------------------------------------
+
+
+def _guard(app: FastAPI, tokens: Tokens) -> None:
+    @app.middleware("http")
+    async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.url.path not in OPEN_PATHS and not tokens.accept(request.headers.get("authorization")):
+            problem = _problem(401, "unauthenticated", "this coordinator wants its bearer token: see STRATA_TOKEN")
+            problem.headers["www-authenticate"] = "Bearer"
+            return problem
+        if request.method not in ("GET", "HEAD", "OPTIONS"):
+            if not tokens:
+                return _problem(403, "no_token", "actions need a token: start the coordinator with STRATA_TOKEN set")
+            if int(request.headers.get("content-length") or BODY_BYTES + 1) > BODY_BYTES:
+                return _problem(413, "too_long", f"give a body of at most {BODY_BYTES:,} bytes, and its length")
+        return await go_on(request)
+
+    @app.exception_handler(StrataError)
+    async def refused(request: Request, error: StrataError) -> Response:
+        await app.state.settled()
+        return _problem(_status(error), error.code, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        return _problem(422, "invalid_input", told)
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> Response:
+        problem = _problem(error.status_code, "http", str(error.detail))
+        for name, value in (error.headers or {}).items():
+            problem.headers[name] = value
+        return problem
+
+
+def _status(error: StrataError) -> int:
+    if isinstance(error, RpcError):
+        return 503
+    if isinstance(error, NotFound):
+        return 404
+    if isinstance(error, InvalidInput):
+        return 422
+    return 409 if isinstance(error, Conflict) or error.code == "refused" else 500
+
+
+def _problem(status: int, code: str, message: str) -> Response:
+    return _json({"code": code, "message": message}, status)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+# -- reads -------------------------------------------------------------------------------------------------------------
+
+
+def _add_health(app: FastAPI, views: Views, is_ready: Callable[[], bool]) -> None:
+    app.state.settled = views.hub.settled
+
+    @app.get("/healthz", tags=["health"], response_model=Done, summary="Whether the process lives")
+    async def healthz() -> Response:
+        return _json({"done": True})
+
+    not_ready: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "Not yet, or no longer."}}
+
+    @app.get("/readyz", tags=["health"], response_model=Done, responses=not_ready, summary="Whether it serves")
+    async def readyz() -> Response:
+        return _json({"done": True}) if is_ready() else _problem(503, "not_ready", "not yet, or no longer")
+
+    @app.get(
+        "/metrics",
+        tags=["health"],
+        summary="Numbers for Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: _WRONG[401]},
+    )
+    async def prometheus() -> Response:
+        body = metrics.exposition(views)
+        await views.hub.settled()
+        return Response(body, media_type=metrics.CONTENT_TYPE)
+
+
+def _add_reads(app: FastAPI, views: Views) -> None:
+    async def shown(value: object) -> Response:
+        await views.hub.settled()
+        return _json(value)
+
+    async def paged(items: Iterable[T], key: Callable[[T], Key], cursor: str, limit: int) -> Response:
+        found, more = page(items, key, cursor, limit)
+        return await shown({"items": found, "next_cursor": more})
+
+    @app.get("/api/dashboard", tags=["state"], response_model=DashboardView, responses=_WRONG, summary="Everything")
+    @app.get("/api/v1/dashboard", tags=["state"], response_model=DashboardView, responses=_WRONG, summary="Everything")
+    async def dashboard(job: OneJob = None, limit: Limit = PAGE_MOST) -> Response:
+        return await shown(views.dashboard(job, limit))
+
+    @app.get("/api/v1/coordinator", tags=["state"], response_model=CoordinatorView, responses=_WRONG)
+    async def coordinator() -> Response:
+        return await shown(views.coordinator())
+
+    @app.get("/api/v1/metrics", tags=["state"], response_model=MetricsView, responses=_WRONG)
+    async def numbers(job: OneJob = None) -> Response:
+        return await shown(views.metrics(job))
+
+    @app.get("/api/v1/jobs", tags=["state"], response_model=Page[JobView], responses=_WRONG)
+    async def jobs(cursor: Cursor = "", limit: Limit = 100) -> Response:
+        return await paged(views.jobs(), lambda each: (each.job_id,), cursor, limit)
+
+    @app.get("/api/v1/workers", tags=["state"], response_model=Page[WorkerView], responses=_WRONG)
+    async def workers(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
+        return await paged(views.workers(job), _place, cursor, limit)
+
+    @app.get("/api/v1/datasets", tags=["state"], response_model=Page[DatasetView], responses=_WRONG)
+    async def datasets(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
+        return await paged(views.datasets(job), lambda each: (each.job_id, each.dataset_id), cursor, limit)
+
+    @app.get("/api/v1/checkpoints", tags=["state"], response_model=Page[CheckpointView], responses=_WRONG)
+    async def checkpoints(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
+        return await paged(views.checkpoints(job), lambda each: (each.job_id, -each.attempt), cursor, limit)
+
+    @app.get("/api/v1/barriers", tags=["state"], response_model=BarriersView, responses=_WRONG)
+    async def barriers(job: OneJob = None) -> Response:
+        return await shown(views.barriers(job))
+
+    @app.get("/api/v1/events", tags=["state"], response_model=Page[EventView], responses=_WRONG)
+    async def past_events(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
+        """The newest first."""
+        return await paged(views.all_events(job), lambda each: (-(index_of(each.id) or 0),), cursor, limit)
+
+
+def _place(worker: WorkerView) -> Key:
+    return worker.job_id, worker.state in ("failed", "left"), worker.rank, worker.worker_id
+
+
+# -- the live stream ---------------------------------------------------------------------------------------------------
+
+
+def _add_stream(app: FastAPI, views: Views) -> None:
+    @app.get(
+        "/api/v1/stream",
+        tags=["live"],
+        summary="Changes as they happen, as server-sent events",
+        response_class=StreamingResponse,
+        responses=_WRONG | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def stream(
+        request: Request,
+        job: OneJob = None,
+        after: Annotated[str, Query(max_length=64, description="Like Last-Event-ID.")] = "",
+        last_event_id: Annotated[str, Header(max_length=64)] = "",
+    ) -> StreamingResponse:
+        """`snapshot`: everything, at the beginning, unless the last event's id is still known. `event`: one thing that
+        happened. `pulse`: the numbers and explanations, every second."""
+        if job is not None:
+            views.hub.machine.state.job(job)
+        told = _stream(views, job, last_event_id or after)
+        return StreamingResponse(told, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+async def _stream(views: Views, job: str | None, last: str) -> AsyncIterator[bytes]:
+    hub = views.hub
+    await hub.settled()
+    known = index_of(last)
+    kept = hub.history[0].index if hub.history else hub.durable
+    if known is None or not kept - 1 <= known < hub.machine.index:
+        last = hub_id(views)
+        yield _sent("snapshot", views.dashboard(job, PAGE_MOST), last)
+    coming = events(hub, last, job or "")
+    following: asyncio.Task[EventView] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(coming))
+            done, _ = await asyncio.wait({following}, timeout=PULSE_SECONDS)
+            if done:
+                event, following = following.result(), None
+                yield _sent("event", event, event.id)
+            else:
+                pulse = {"metrics": views.metrics(job), "jobs": views.jobs(job)}
+                await hub.settled()
+                yield _sent("pulse", pulse)
+    finally:
+        if following is not None:
+            following.cancel()
+        await asyncio.shield(_ended(coming, following))
+
+
+async def _ended(coming: AsyncGenerator[EventView, None], following: "asyncio.Task[EventView] | None") -> None:
+    if following is not None:
+        await asyncio.wait({following})
+    await coming.aclose()
+
+
+def hub_id(views: Views) -> str:
+    """The id of the latest thing that is durable."""
+    return f"{views.hub.machine.state.term}-{views.hub.durable - 1}"
+
+
+def _sent(kind: str, value: object, event: str = "") -> bytes:
+    data = msgspec.json.encode(value)
+    return b"".join((f"id: {event}\n".encode() if event else b"", f"event: {kind}\ndata: ".encode(), data, b"\n\n"))
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+def _add_actions(app: FastAPI, views: Views) -> None:
+    async def ask(event: Event) -> Any:
+        answer = views.hub.ask(event)
+        await views.hub.settled()
+        return answer
+
+    @app.post("/api/v1/jobs/{job}/checkpoint", tags=["actions"], response_model=SaveAnswer, responses=_REFUSED)
+    async def checkpoint(job: JobId, body: Annotated[Reason, Body()]) -> Response:
+        """Ask for a checkpoint at a step that every rank agrees to."""
+        answer = await ask(SaveRequested(job, body.reason))
+        return _json({"request": answer.request, "step": answer.step})
+
+    @app.post("/api/v1/jobs/{job}/stop", tags=["actions"], response_model=Done, responses=_REFUSED)
+    async def stop(job: JobId, body: Annotated[Stop, Body()]) -> Response:
+        """Tell all workers of a job to stop, after one more checkpoint unless that is not wanted."""
+        await ask(StopRequested(job, body.reason, not body.without_checkpoint))
+        return _json({"done": True})
+
+    @app.post("/api/v1/jobs/{job}/workers/{worker}/drain", tags=["actions"], response_model=Done, responses=_REFUSED)
+    async def drain(job: JobId, worker: WorkerId, body: Annotated[Reason, Body()]) -> Response:
+        """Take a worker out in good order."""
+        await ask(DrainRequested(job, worker, body.reason))
+        return _json({"done": True})
+
+
+def openapi_json(app: FastAPI) -> str:
+    """The description as a text that can be compared."""
+    return json.dumps(app.openapi(), indent=2, sort_keys=True) + "\n"

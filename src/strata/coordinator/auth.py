@@ -1,0 +1,116 @@
+"""Who may talk to the coordinator: bearer tokens, compared in constant time, replaced while it runs.
+
+A token comes from `STRATA_TOKEN` or from a file. A file may hold several, one on each line, and all of them are taken:
+put the new one beside the old, hand it out, then take the old one away.
+"""
+
+import hmac
+import logging
+import os
+from hashlib import blake2b
+from pathlib import Path
+
+from strata.errors import InvalidInput
+from strata.rpc import Interceptor, RpcError, Status
+from strata.rpc.head import Head
+
+logger = logging.getLogger("strata.coordinator")
+
+LEAST_CHARS = 8
+MOST_TOKENS = 16
+_SCHEME = "bearer "
+
+
+class Tokens:
+    """The tokens in force; none at all lets everybody in."""
+
+    def __init__(self, token: str | None = None, file: Path | None = None) -> None:
+        if token is not None and file is not None:
+            raise InvalidInput("give a token or a file of tokens, not both")
+        self._file = file
+        self._seen: tuple[int, int, int] | None = None
+        self._digests: list[bytes] = []
+        if file is not None:
+            self._seen = _stamp(file)
+            self._digests = _read(file)
+        elif token is not None:
+            self._digests = [_digest(_checked(token.strip(), "the token"))]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def accept(self, authorization: str | None) -> bool:
+        """Whether this header holds one of them. All are compared, so the time taken tells nothing."""
+        if not self._digests:
+            return True
+        if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
+            return False
+        given = _digest(authorization[len(_SCHEME) :].strip())
+        matches = [hmac.compare_digest(given, known) for known in self._digests]
+        return any(matches)
+
+    def reload(self) -> bool:
+        """Read the file again if it changed; whether the tokens did. A file that is unsound changes nothing."""
+        if self._file is None:
+            return False
+        try:
+            seen = _stamp(self._file)
+            if seen == self._seen:
+                return False
+            digests = _read(self._file)
+        except InvalidInput as error:
+            logger.error("the tokens stay as they are: %s", error)
+            return False
+        self._seen = seen
+        changed, self._digests = digests != self._digests, digests
+        return changed
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    try:
+        found = os.stat(file)
+    except OSError as error:
+        raise InvalidInput(f"cannot read the tokens in {file}: {error.strerror}") from error
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(file: Path) -> list[bytes]:
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the tokens in {file}: {error}") from error
+    tokens = [line for line in lines if line and not line.startswith("#")]
+    if not tokens or len(tokens) > MOST_TOKENS:
+        raise InvalidInput(f"{file} must hold 1 to {MOST_TOKENS} tokens, one on each line, not {len(tokens)}")
+    return [_digest(_checked(token, f"a token in {file}")) for token in tokens]
+
+
+def _checked(token: str, what: str) -> str:
+    """Its value is never part of a message."""
+    if len(token) < LEAST_CHARS:
+        raise InvalidInput(f"{what} has {len(token)} characters: give at least {LEAST_CHARS}, better 32 random ones")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidInput(f"{what} must be printable ASCII without spaces")
+    return token
+
+
+def _digest(token: str) -> bytes:
+    return blake2b(token.encode("utf-8", "replace"), digest_size=32).digest()
+
+
+class TokenCheck(Interceptor):
+    """Lets in who shows a token. Health checks are asked by load balancers that have none."""
+
+    OPEN = ("/grpc.health.v1.Health/",)
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    def authenticate(self, head: Head) -> object:
+        if head.path.startswith(self.OPEN):
+            return "anyone"
+        given = next((value for name, value in head.metadata if name == "authorization"), None)
+        if not self._tokens.accept(given if isinstance(given, str) else None):
+            why = "the token is not the right one" if given else "this coordinator wants a bearer token"
+            raise RpcError(Status.UNAUTHENTICATED, f"{why}: set STRATA_TOKEN to the coordinator's")
+        return "holder of a token"

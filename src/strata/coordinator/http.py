@@ -1,0 +1,120 @@
+"""The HTTP server around the API: where it listens, whom it hears out, and how it goes."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import uvicorn
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from strata.coordinator.api import api
+from strata.coordinator.auth import Tokens
+from strata.coordinator.views import Views
+from strata.errors import StrataError
+from strata.rpc import ServerTls
+from strata.rpc.addresses import join_address, split_address
+
+CONNECTIONS = 1024
+IDLE_SECONDS = 15
+HEADER_BYTES = 32 << 10
+STOP_SECONDS = 2
+
+
+class _Impatient(H11Protocol):
+    """A connection on which nothing was asked, or not to the end, is closed after a while like an idle one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._hurry = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_if_idle)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._hurry.cancel()
+        super().connection_lost(error)
+
+    def _close_if_idle(self) -> None:
+        asked: Any = self.cycle
+        if asked is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Signals are the coordinator's to handle."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+class HttpServer:
+    """Serves the API on one address."""
+
+    def __init__(self, views: Views, tokens: Tokens, is_ready: Callable[[], bool], tls: ServerTls | None) -> None:
+        self._app: Any = api(views, tokens, is_ready)
+        self._tls = tls
+        self._open = not tokens
+        self._server: _Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def listen(self, address: str) -> str:
+        host, port = split_address(address)
+        try:
+            listener = _listener(host, port)
+        except OSError as error:
+            raise StrataError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from error
+        if self._open:
+            # Without a token, a page in somebody's browser must not reach this under a name of its own.
+            names = ["localhost", "127.0.0.1", "[::1]", host, "testserver"]
+            self._app.add_middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
+        config = uvicorn.Config(
+            self._app,
+            http=_Impatient,
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            **_secured(self._tls),
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve([listener]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.005)
+        return join_address(host, listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None and self._task is not None:
+            self._server.should_exit = True
+            await self._task
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, place = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(1024)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _secured(tls: ServerTls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    tls.context()  # says in words what is wrong with the files
+    secured: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
+    if tls.client_ca is not None:
+        secured |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return secured

@@ -1,0 +1,213 @@
+"""The hub: one machine, one journal, and everybody who waits for the two.
+
+    ask(event) ──▶ decided at once ──▶ its records gather for the next commit
+    answers, refusals, releases, the log ──▶ wait until the journal holds what they were computed from
+
+The law: durable before seen. Nothing leaves the hub, not even a refusal, before every record that it may rest on is on
+the disk. When the journal fails, the hub is over: whoever waits is told so, and nobody is served any more.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from strata.coordinator.groupcommit import GroupCommit
+from strata.coordinator.journal import Journal, JournalError
+from strata.coordinator.replay import Entry, replayed
+from strata.core.effects import Answer, BreakBarrier, ReleaseBarrier, Reply
+from strata.core.events import CoordinatorStarted, Event, SweepDue
+from strata.core.machine import Decision
+from strata.core.records import Record
+from strata.core.settings import Policy
+from strata.rpc import Later, RpcError, Status
+
+SNAPSHOT_BYTES = 8 << 20
+"""Of records since the last snapshot, at least, before the next one; and four times as many as that one took."""
+
+Verdict: TypeAlias = ReleaseBarrier | BreakBarrier
+Say: TypeAlias = Callable[[RpcError | None], None]
+"""Carries out what was owed; given an error, tells that instead."""
+
+
+class Hub:
+    """Made within a running loop. `start` comes first and `stop` last.
+
+    `tell_verdict` makes of a verdict what all who wait for it are answered, or the error they get.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: Policy | None = None,
+        *,
+        tell_verdict: Callable[[Verdict], Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        found = replayed(journal, policy)
+        self.machine = found.machine
+        self.records_replayed = found.fed
+        self.history = found.history
+        self.durable = self.machine.index
+        self.failure: asyncio.Future[JournalError] = asyncio.get_running_loop().create_future()
+        self.watchers: set[Callable[[list[Entry]], None]] = set()
+        self.verdict_watchers: set[Callable[[Verdict, float], None]] = set()
+        self._tell_verdict = tell_verdict
+        self._commit = GroupCommit(journal, self.machine.index, self._on_durable, self._on_failure)
+        self._owed: deque[tuple[int, Say]] = deque()
+        self._unseen: deque[Entry] = deque()
+        self._waits: dict[tuple[str, str, int], list[Later]] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._journal_bytes = self._snapshot_bytes = 0
+        self._closed: RpcError | None = None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin a new term, durable before anybody is served."""
+        self._take(self.machine.handle(CoordinatorStarted(), self.clock()))
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owe(lambda failure: ready.set_result(None))
+        await ready
+        if self.failure.done():
+            raise self.failure.result()
+        self._sweep_later()
+
+    async def stop(self) -> None:
+        """Once everything that was decided is durable. Those who wait at barriers come again when it is back."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self.release_waits()
+        await self._commit.close()
+        self.journal.close()
+
+    def release_waits(self) -> None:
+        """Take no more questions, and keep nobody waiting at a barrier."""
+        self._close(RpcError(Status.UNAVAILABLE, "the coordinator is shutting down; ask again when it is back"))
+
+    def _close(self, error: RpcError) -> None:
+        self._closed = self._closed or error
+        waits, self._waits = self._waits, {}
+        for later in (each for several in waits.values() for each in several):
+            later.fail(error)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def ask(self, event: Event, *, trusted: bool = False) -> Answer | None:
+        """Decide about the event; raises what the machine raises.
+
+        What it led to is not durable yet: whatever is made of it must pass through `answer` or `refuse`. The fields of
+        a `trusted` event are known to hold what they are declared to hold.
+        """
+        if self._closed is not None:
+            raise self._closed
+        decide = self.machine.decide if trusted else self.machine.handle
+        return self._take(decide(event, self.clock()))
+
+    def answer(self, response: Any) -> Any:
+        """The response itself if all that it may rest on is durable, else a Later with it."""
+        if self.durable == self.machine.state.index:
+            return response
+        later = Later()
+        self._owe(lambda failure: later.answer(response) if failure is None else later.fail(failure))
+        return later
+
+    def refuse(self, error: Exception) -> Later:
+        """The same for an error."""
+        if self.durable == self.machine.state.index:
+            raise error
+        later = Later()
+        self._owe(lambda failure: later.fail(failure or error))
+        return later
+
+    async def settled(self) -> None:
+        """Wait until everything decided so far is durable."""
+        await self.answer(None) if self.durable != self.machine.state.index else None
+
+    def wait_at_barrier(self, job: str, worker: str, arrival: int) -> Later:
+        """What the verdict on this arrival will answer, to every try of the same one."""
+        later = Later()
+        key = (job, worker, arrival)
+        tries = [each for each in self._waits.get(key, ()) if not each.given_up]
+        self._waits[key] = [*tries, later]
+        return later
+
+    # -- decisions ---------------------------------------------------------------------------------------------------
+
+    def _take(self, decision: Decision) -> Answer | None:
+        records, effects = decision
+        if records:
+            self._record(records)
+        answer: Answer | None = None
+        for effect in effects:
+            if type(effect) is Reply:
+                answer = effect.answer
+            elif isinstance(effect, ReleaseBarrier | BreakBarrier):
+                self._carry_out_later(effect)
+        return answer
+
+    def _record(self, records: list[Record]) -> None:
+        state = self.machine.state
+        first, when = state.index - len(records), time.time()
+        self._unseen.extend(Entry(index, state.term, when, record) for index, record in enumerate(records, first))
+        self._commit.add(records, state.term)
+        if self._journal_bytes > max(SNAPSHOT_BYTES, 4 * self._snapshot_bytes):
+            snapshot = self.machine.snapshot()
+            self._journal_bytes, self._snapshot_bytes = 0, len(snapshot)
+            self._commit.add_snapshot(state.index, snapshot)
+
+    def _carry_out_later(self, verdict: Verdict) -> None:
+        decided = self.clock()
+        self._owe(lambda failure: None if failure else self._carry_out(verdict, decided))
+
+    def _carry_out(self, verdict: Verdict, decided: float) -> None:
+        outcome = self._tell_verdict(verdict)
+        failed = isinstance(outcome, Exception)
+        for worker, arrival in verdict.arrivals.items():
+            for later in self._waits.pop((verdict.job, worker, arrival), ()):
+                if failed:
+                    later.fail(outcome)
+                else:
+                    later.answer(outcome)
+        for watcher in self.verdict_watchers:
+            watcher(verdict, self.clock() - decided)
+
+    # -- durability --------------------------------------------------------------------------------------------------
+
+    def _owe(self, say: Say) -> None:
+        self._owed.append((self.machine.state.index, say))
+
+    def _on_durable(self, index: int, size: int) -> None:
+        self.durable = index
+        self._journal_bytes += size
+        owed = self._owed
+        while owed and owed[0][0] <= index:
+            owed.popleft()[1](None)
+        seen: list[Entry] = []
+        while self._unseen and self._unseen[0].index < index:
+            seen.append(self._unseen.popleft())
+        self.history.extend(seen)
+        for watcher in list(self.watchers):
+            watcher(seen)
+
+    def _on_failure(self, error: JournalError) -> None:
+        if not self.failure.done():
+            self.failure.set_result(error)
+        refusal = RpcError(Status.UNAVAILABLE, "the coordinator stops: its journal cannot be written")
+        self._close(refusal)
+        while self._owed:
+            self._owed.popleft()[1](refusal)
+
+    # -- the sweep ---------------------------------------------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        seconds = self.machine.policy.sweep_seconds
+        self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        if self._closed is None:
+            self._take(self.machine.decide(SweepDue(), self.clock()))
+            self._sweep_later()

@@ -1,0 +1,246 @@
+"""The coordinator as a process: what it listens on, how it starts, what ends it, and how it goes."""
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strata import __version__
+from strata.coordinator import translate
+from strata.coordinator.auth import TokenCheck, Tokens
+from strata.coordinator.events import event_of
+from strata.coordinator.hub import Hub
+from strata.coordinator.journal import Journal
+from strata.coordinator.replay import Entry
+from strata.coordinator.service import coordinator_service
+from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
+from strata.coordinator.views import Views
+from strata.core.settings import Policy
+from strata.errors import InvalidInput
+from strata.rpc import GrpcioServer, Limits, Server, ServerTls
+from strata.rpc.addresses import split_address
+from strata.rpc.health import Health
+from strata.rpc.reflection import Reflection
+
+logger = logging.getLogger("strata.coordinator")
+
+SERVICE = "strata.v1.Coordinator"
+TOKEN_SECONDS = 2.0
+DRAIN_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
+"""How long one thread may keep the interpreter from another: the journal's must not wait for a busy loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """Everything that a coordinator is told. `http` is None for none; a port of 0 is any that is free."""
+
+    listen: str = "127.0.0.1:50051"
+    http: str | None = "127.0.0.1:8080"
+    state_dir: Path = Path("strata-state")
+    tokens: Tokens = field(default_factory=Tokens)
+    tls: ServerTls | None = None
+    insecure: bool = False
+    rpc: str = "strata"
+    policy: Policy = field(default_factory=Policy)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for address in (self.listen, self.http):
+            if address is not None:
+                self._check_exposure(address)
+
+    def _check_exposure(self, address: str) -> None:
+        if is_loopback(address) or self.tokens or self.insecure:
+            return
+        if self.tls is not None and self.tls.client_ca is not None:
+            return
+        raise InvalidInput(
+            f"refusing to listen on {address}, where others can reach it, without a token: anybody could stop jobs. "
+            "Set STRATA_TOKEN (or --token-file), or say --insecure if the network is closed"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach it."""
+    if address.startswith("unix:"):
+        return True
+    host, _ = split_address(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where it can be reached, and what it found."""
+
+    address: str
+    http: str | None
+    term: int
+    jobs: int
+    workers: int
+    records_replayed: int
+    seconds: float
+
+
+class Coordinator:
+    """One coordinator on the loop that runs: `start`, then `run` until it is told to stop or its journal fails."""
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        self.config = config
+        self.stopping = asyncio.Event()
+        self._serving = False
+        self._server: Server | GrpcioServer | None = None
+        self._http: Any = None
+        self._background: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Started:
+        began = time.monotonic()
+        config = self.config
+        journal = Journal(config.state_dir)
+        try:
+            self.hub = Hub(journal, config.policy, tell_verdict=translate.verdict)
+            await self.hub.start()
+        except BaseException:
+            journal.close()
+            raise
+        try:
+            address, http = await self._serve()
+        except BaseException:
+            await self.hub.stop()
+            raise
+        state = self.hub.machine.state
+        self._serving = True
+        return Started(
+            address,
+            http,
+            state.term,
+            len(state.jobs),
+            sum(len(job.world.by_rank) for job in state.jobs.values()),
+            self.hub.records_replayed,
+            time.monotonic() - began,
+        )
+
+    async def _serve(self) -> tuple[str, str | None]:
+        config = self.config
+        requests, barriers, saves = RequestStats(), BarrierStats(), JournalStats()
+        saves.hear(self.hub.history)
+        self.hub.watchers.add(saves.hear)
+        self.hub.verdict_watchers.add(barriers.hear)
+        self.hub.watchers.add(_log)
+        self.views = Views(self.hub, requests, barriers, saves, __version__)
+        self._health = Health([SERVICE])
+        services = [
+            coordinator_service(self.hub),
+            self._health.methods(),
+            Reflection([SERVICE, "grpc.health.v1.Health"]).methods(),
+        ]
+        make = GrpcioServer if config.rpc == "grpcio" else Server
+        self._server = make(services, interceptors=[TokenCheck(config.tokens), requests], limits=config.limits)
+        address = await self._server.listen(config.listen, tls=config.tls)
+        if config.http is None:
+            return address, None
+        from strata.coordinator.http import HttpServer
+
+        self._http = HttpServer(self.views, config.tokens, lambda: self._serving, config.tls)
+        return address, await self._http.listen(config.http)
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT, and then in good order; JournalError if the journal cannot be written."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError):
+                loop.add_signal_handler(number, self.stopping.set)
+        self._background = [loop.create_task(self._watch_tokens()), loop.create_task(self._count_connections())]
+        told = loop.create_task(self.stopping.wait())
+        ends: set[asyncio.Future[Any]] = {told, self.hub.failure}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        failure = self.hub.failure.result() if self.hub.failure.done() else None
+        await self.stop(0.0 if failure else DRAIN_SECONDS)
+        if failure is not None:
+            raise failure
+
+    async def stop(self, grace_seconds: float = DRAIN_SECONDS) -> None:
+        """Take no more calls, let those under way end, make everything durable, and let go of the journal."""
+        self._serving = False
+        for task in self._background:
+            task.cancel()
+        self._health.set_all(serving=False)
+        self.hub.release_waits()
+        if self._http is not None:
+            await self._http.stop()
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+        await self.hub.stop()
+
+    async def _watch_tokens(self) -> None:
+        while True:
+            await asyncio.sleep(TOKEN_SECONDS)
+            if self.config.tokens.reload() and self._server is not None:
+                self._server.forget_callers()
+                logger.info("the tokens were changed")
+
+    async def _count_connections(self) -> None:
+        while True:
+            if isinstance(self._server, Server):
+                self.views.connections = self._server.connections
+            await asyncio.sleep(1.0)
+
+
+_FREQUENT = {"worker_joined", "barrier_released"}
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _log(entries: list[Entry]) -> None:
+    """The events, one line each; what happens thousands of times is for those who debug."""
+    for entry in entries:
+        event = event_of(entry)
+        if event is not None:
+            level = logging.DEBUG if event.kind in _FREQUENT else _LEVELS[event.severity]
+            if logger.isEnabledFor(level):
+                fields = {"event": event.kind, "id": event.id, "job_id": event.job_id}
+                logger.log(
+                    level, "%s%s", f"[{event.job_id}] " * bool(event.job_id), event.message, extra={"fields": fields}
+                )
+
+
+def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
+    """Run a coordinator in this process until it is told to stop."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+
+    async def main() -> None:
+        coordinator = Coordinator(config)
+        started = await coordinator.start()
+        gc.collect()
+        gc.freeze()  # what is there by now stays, so there is no use in looking at it again and again
+        announce(started)
+        await coordinator.run()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())
+
+
+def tls_from(certificate: str, key: str, client_ca: str) -> ServerTls | None:
+    """Nothing given is no TLS; some of it is a mistake."""
+    if not certificate and not key and not client_ca:
+        return None
+    if not certificate or not key:
+        raise InvalidInput("TLS needs both a certificate and its key (--tls-certificate and --tls-key)")
+    return ServerTls(certificate, key, client_ca or None)

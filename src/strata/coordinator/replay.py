@@ -1,0 +1,59 @@
+"""From a journal to the machine that wrote it, and to what happened lately."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from strata.coordinator.journal import Batch, JournalError, Snapshot
+from strata.core.machine import Machine
+from strata.core.records import Record
+from strata.core.settings import Policy
+
+HISTORY_KEPT = 10_000
+
+
+class Readable(Protocol):
+    """What a journal must tell."""
+
+    def snapshots(self) -> Iterator[Snapshot]: ...
+
+    def batches(self, after: int = -1) -> Iterator[Batch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of the journal, and when it was decided."""
+
+    index: int
+    term: int
+    unix_seconds: float
+    record: Record
+
+
+class Replayed(NamedTuple):
+    """The machine as it was, the latest entries of its journal, and how many it had to be fed."""
+
+    machine: Machine
+    history: deque[Entry]
+    fed: int
+
+
+def replayed(journal: Readable, policy: Policy | None = None) -> Replayed:
+    """Start from the newest snapshot that is whole, and apply everything after it."""
+    snapshot = next(journal.snapshots(), None)
+    machine = Machine(policy) if snapshot is None else Machine.restore(snapshot.state, policy)
+    history: deque[Entry] = deque(maxlen=HISTORY_KEPT)
+    fed = 0
+    for batch in journal.batches():
+        for index, record in enumerate(batch.records, batch.first_index):
+            if index > machine.index:
+                raise JournalError(
+                    f"the journal has a gap: the records from index {machine.index} to {index - 1} are missing. "
+                    "Restore a backup with `strata state restore`"
+                )
+            if index == machine.index:
+                machine.apply(record)
+                fed += 1
+            history.append(Entry(index, batch.term, batch.unix_seconds, record))
+    return Replayed(machine, history, fed)

@@ -1,0 +1,237 @@
+"""The gRPC service: every method of `proto/strata/v1/coordinator.proto`, on the hub.
+
+A method that changes something is a row in a table: how its request becomes an event, and how the answer becomes a
+response. Those that only ask, and those that wait or stream, are written out.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from strata.coordinator import translate
+from strata.coordinator.hub import Hub
+from strata.coordinator.streams import Pushes, watch_events
+from strata.core.effects import Alive, BarrierVerdict
+from strata.core.ids import check_int
+from strata.core.lineages import head
+from strata.core.shares import shards_in_order
+from strata.errors import InvalidInput, NotFound, StrataError
+from strata.rpc import Call, Method, RpcError, protobuf_service
+from strata.v1 import coordinator_pb2 as pb
+from strata.wire.errors import reason_of, to_rpc
+
+SMALL_BYTES = 4096
+"""No text in a request of this size can be longer than the core takes, and protobuf has seen to the types."""
+SHARES_KEPT = 16_384
+BATCH_MOST = 1024
+PAGE_MOST = 1000
+PAGE = 100
+
+_DONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "deregister": (translate.deregister, translate.always(pb.DeregisterResponse())),
+    "unregister_dataset": (translate.unregister_dataset, translate.always(pb.UnregisterDatasetResponse())),
+    "acknowledge_revocation": (
+        translate.acknowledge_revocation,
+        translate.always(pb.AcknowledgeRevocationResponse()),
+    ),
+    "report_progress": (translate.report_progress, translate.always(pb.ReportProgressResponse())),
+    "report_batches": (translate.report_batches, translate.always(pb.ReportBatchesResponse())),
+    "fail_checkpoint": (translate.fail_checkpoint, translate.always(pb.FailCheckpointResponse())),
+    "commit_checkpoint": (translate.commit_checkpoint, translate.always(pb.CommitCheckpointResponse())),
+    "report_damage": (translate.report_damage, translate.always(pb.ReportDamageResponse())),
+    "pin_checkpoint": (translate.pin_checkpoint, translate.always(pb.PinCheckpointResponse())),
+    "report_removed": (translate.report_removed, translate.always(pb.ReportRemovedResponse())),
+    "configure_job": (translate.configure_job, translate.always(pb.ConfigureJobResponse())),
+    "drain_worker": (translate.drain_worker, translate.always(pb.DrainWorkerResponse())),
+    "stop_job": (translate.stop_job, translate.always(pb.StopJobResponse())),
+}
+_ANSWERED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "register": (translate.register, translate.registered),
+    "register_dataset": (translate.register_dataset, translate.dataset_info),
+    "get_assignments": (translate.get_assignments, translate.assignments),
+    "advance_epoch": (translate.advance_epoch, translate.epoch_now),
+    "begin_checkpoint": (translate.begin_checkpoint, translate.begun),
+    "ack_checkpoint": (translate.ack_checkpoint, translate.acknowledged),
+    "recover": (translate.recover, translate.recovery_point),
+    "roll_back": (translate.roll_back, translate.lineage_now),
+    "request_checkpoint": (translate.request_checkpoint, translate.save_asked),
+}
+
+
+def coordinator_service(hub: Hub) -> list[Method]:
+    """The methods, for either server."""
+    descriptor = pb.DESCRIPTOR.services_by_name["Coordinator"]
+    return protobuf_service(descriptor, _Service(hub))
+
+
+class _Service:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._pushes = Pushes(hub)
+        self._alive: dict[int, bytes] = {}
+        self._shares: dict[tuple[str, str, int, int, int, int], bytes] = {}
+
+        for name, (to_event, to_response) in (_ANSWERED | _DONE).items():
+            setattr(self, name, self._row(to_event, to_response))
+
+    def _row(self, to_event: Callable[[Any], Any], to_response: Callable[[Any], Any]) -> Callable[[Any, Call], Any]:
+        def handler(request: Any, call: Call) -> Any:
+            return self._guarded(
+                lambda: to_response(self._hub.ask(to_event(request), trusted=request.ByteSize() <= SMALL_BYTES))
+            )
+
+        return handler
+
+    def _guarded(self, question: Callable[[], Any]) -> Any:
+        """Its outcome, good or bad, once all that it may rest on is durable."""
+        try:
+            response = question()
+        except RpcError:
+            raise
+        except StrataError as error:
+            return self._hub.refuse(to_rpc(error))
+        return self._hub.answer(response)
+
+    # -- heartbeats --------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Any:
+        hub = self._hub
+        try:
+            response = self._beat(request)
+        except RpcError:
+            raise
+        except StrataError as error:
+            return hub.refuse(to_rpc(error))
+        return hub.answer(response)
+
+    def _beat(self, request: pb.HeartbeatRequest, job: str = "") -> bytes:
+        event = translate.heartbeat(request, job)
+        answer = self._hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
+        assert type(answer) is Alive
+        if answer.errands:
+            return translate.alive(answer).SerializeToString()
+        usual = self._alive.get(answer.generation)
+        if usual is None:
+            if len(self._alive) > 64:
+                self._alive.clear()
+            usual = self._alive[answer.generation] = translate.alive(answer).SerializeToString()
+        return usual
+
+    def heartbeat_batch(self, request: pb.HeartbeatBatchRequest, call: Call) -> Any:
+        return self._guarded(lambda: self._beats(request))
+
+    def _beats(self, request: pb.HeartbeatBatchRequest) -> pb.HeartbeatBatchResponse:
+        if len(request.heartbeats) > BATCH_MOST:
+            raise InvalidInput(f"a batch has {len(request.heartbeats)} heartbeats; at most {BATCH_MOST} are taken")
+        response = pb.HeartbeatBatchResponse()
+        for beat in request.heartbeats:
+            outcome = response.outcomes.add(worker_id=beat.worker_id)
+            try:
+                outcome.alive.MergeFromString(self._beat(beat, request.job_id))
+                outcome.alive.SetInParent()
+            except RpcError:
+                raise
+            except StrataError as error:
+                outcome.refused.reason, outcome.refused.message = reason_of(error), str(error)
+        return response
+
+    async def heartbeat_stream(self, requests: AsyncIterator[pb.HeartbeatRequest], call: Call) -> AsyncIterator[bytes]:
+        async for response in self._pushes.serve(requests, self._beat):
+            yield response
+
+    # -- barriers ----------------------------------------------------------------------------------------------------
+
+    def wait_barrier(self, request: pb.WaitBarrierRequest, call: Call) -> Any:
+        hub = self._hub
+        try:
+            answer = hub.ask(translate.wait_barrier(request), trusted=request.ByteSize() <= SMALL_BYTES)
+        except RpcError:
+            raise
+        except StrataError as error:
+            return hub.refuse(to_rpc(error))
+        if isinstance(answer, BarrierVerdict):
+            told = translate.verdict(answer)
+            return hub.answer(told) if isinstance(told, bytes) else hub.refuse(told)
+        return hub.wait_at_barrier(request.job_id, request.worker_id, request.arrival)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def get_shards(self, request: pb.GetShardsRequest, call: Call) -> Any:
+        return self._guarded(lambda: self._shards(request))
+
+    def _shards(self, request: pb.GetShardsRequest) -> bytes:
+        machine = self._hub.machine
+        job = machine.state.job(request.job_id)
+        dataset = job.dataset(request.dataset_id)
+        epoch = request.epoch if request.HasField("epoch") else dataset.epoch
+        generation = job.world.generation
+        key = (request.job_id, request.dataset_id, dataset.version, generation, epoch, request.rank)
+        found = self._shares.get(key)
+        if found is None:
+            check_int(epoch, "epoch")
+            shards = shards_in_order(machine.volatile, job, dataset, request.rank, epoch)
+            response = pb.GetShardsResponse(
+                version=dataset.version,
+                epoch=epoch,
+                generation=generation,
+                shard_ids=shards,
+                total_samples=dataset.total_samples,
+                shard_size=dataset.shard_size,
+                path=dataset.path,
+                format=dataset.format,
+            )
+            if len(self._shares) >= SHARES_KEPT:
+                self._shares.clear()
+            found = self._shares[key] = response.SerializeToString()
+        return found
+
+    def list_datasets(self, request: pb.ListDatasetsRequest, call: Call) -> Any:
+        def question() -> pb.ListDatasetsResponse:
+            job = self._hub.machine.state.job(request.job_id)
+            return pb.ListDatasetsResponse(
+                datasets=[translate.dataset(job.datasets[name]) for name in sorted(job.datasets)]
+            )
+
+        return self._guarded(question)
+
+    def get_checkpoint(self, request: pb.GetCheckpointRequest, call: Call) -> Any:
+        def question() -> pb.GetCheckpointResponse:
+            attempt = self._hub.machine.state.job(request.job_id).attempts.get(request.attempt)
+            if attempt is None:
+                raise NotFound(f"job {request.job_id!r} has no attempt {request.attempt}")
+            return pb.GetCheckpointResponse(checkpoint=translate.checkpoint(attempt, whole=True))
+
+        return self._guarded(question)
+
+    def latest_checkpoint(self, request: pb.LatestCheckpointRequest, call: Call) -> Any:
+        def question() -> pb.LatestCheckpointResponse:
+            latest = head(self._hub.machine.state.job(request.job_id))
+            return pb.LatestCheckpointResponse(checkpoint=None if latest is None else translate.checkpoint(latest))
+
+        return self._guarded(question)
+
+    def list_checkpoints(self, request: pb.ListCheckpointsRequest, call: Call) -> Any:
+        def question() -> pb.ListCheckpointsResponse:
+            size = request.page_size or PAGE
+            check_int(size, "page_size", least=1, most=PAGE_MOST)
+            attempts = self._hub.machine.state.job(request.job_id).attempts
+            below = _page_token(request.page_token)
+            numbers = sorted((number for number in attempts if below is None or number < below), reverse=True)
+            page, rest = numbers[:size], numbers[size:]
+            return pb.ListCheckpointsResponse(
+                checkpoints=[translate.checkpoint(attempts[number]) for number in page],
+                next_page_token=str(page[-1]) if rest else "",
+            )
+
+        return self._guarded(question)
+
+    async def watch_events(self, request: pb.WatchEventsRequest, call: Call) -> AsyncIterator[pb.WatchEventsResponse]:
+        async for response in watch_events(self._hub, request):
+            yield response
+
+
+def _page_token(token: str) -> int | None:
+    if not token:
+        return None
+    if not token.isdecimal() or len(token) > 18:
+        raise InvalidInput(f"{token[:40]!r} is no page_token: give the one from the answer before")
+    return int(token)

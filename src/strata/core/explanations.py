@@ -1,0 +1,232 @@
+"""Explanations: for any job, one sentence on what it is doing, or what holds it back, and why.
+
+A pure question about the state, asked by whoever shows a job to a person. The sweep asks it too, and records when the
+answer has changed for good, so that the events tell the story.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from strata.core.barriers import missing_from
+from strata.core.events import SweepDue
+from strata.core.records import SituationChanged
+from strata.core.settings import Policy
+from strata.core.state import Attempt, Job, State
+from strata.core.turn import Rules, Turn
+from strata.core.volatile import JobVolatile
+
+NAMES_SHOWN = 3
+
+rules = Rules()
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """`situation` is one word for programs; `held_back` whether somebody should look; `culprits` whom to look at."""
+
+    situation: str
+    sentence: str
+    held_back: bool = False
+    culprits: tuple[str, ...] = ()
+
+
+def explain(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation:
+    """What matters most about the job at this instant."""
+    looks = (_nobody, _stopping, _incomplete, _rolled_back, _barrier, _saving, _manifest, _appointed, _stalled)
+    for look in looks:
+        found = look(job, volatile, policy, now)
+        if found is not None:
+            return found
+    return _at_work(job, volatile)
+
+
+def _nobody(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    if job.world.by_rank:
+        return None
+    if not job.world.members:
+        return Explanation("empty", "waits for its first worker")
+    last = max(job.world.members.values(), key=lambda member: member.incarnation)
+    reason = f"the last one, {last.worker}, is out: {last.reason}"
+    if last.status == "left":
+        return Explanation("over", f"has no workers any more; {reason}")
+    return Explanation("lost", f"has lost all its workers; {reason}", True, (last.worker,))
+
+
+def _stopping(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    if not job.stopping:
+        return None
+    there = _named(job.world.by_rank.values())
+    first = "" if job.appointment is None else "; it saves a last checkpoint first"
+    return Explanation(
+        "stopping", f"is stopping ({job.stopping}): {len(job.world.by_rank)} still there ({there}){first}"
+    )
+
+
+def _incomplete(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    """A job that rolls back can do nothing until every rank of its world is there."""
+    world = job.world
+    if job.settings.recovery != "rollback" or not world.declared:
+        return None
+    absent = [rank for rank in range(world.declared) if rank not in world.by_rank]
+    if not absent:
+        return None
+    last = {member.rank: member for member in sorted(world.members.values(), key=lambda each: each.incarnation)}
+    who = [
+        f"rank {rank} ({last[rank].worker}: {last[rank].reason})" if rank in last else f"rank {rank} (never came)"
+        for rank in absent[:NAMES_SHOWN]
+    ]
+    more = f" and {len(absent) - NAMES_SHOWN} more" if len(absent) > NAMES_SHOWN else ""
+    culprits = tuple(last[rank].worker for rank in absent[:NAMES_SHOWN] if rank in last)
+    sentence = f"waits for {len(absent)} of {world.declared} workers: {', '.join(who)}{more}"
+    return Explanation("incomplete", sentence, True, culprits)
+
+
+def _rolled_back(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    """The world changed, and nobody has asked yet where to go on from."""
+    if job.settings.recovery != "rollback" or (job.point is None and not job.attempts):
+        return None
+    if job.point is not None and job.point.generation == job.world.generation:
+        return None
+    before = 0 if job.point is None else job.point.generation
+    return Explanation(
+        "recovering",
+        f"has to recover: the world changed (generation {before} → {job.world.generation}), and its workers have not "
+        "yet asked where to go on from",
+    )
+
+
+def _barrier(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    waits = [waiting for waiting in volatile.rounds.values() if now - waiting.began >= policy.patient_seconds]
+    if not waits:
+        return None
+    longest = min(waits, key=lambda waiting: (waiting.began, waiting.barrier))
+    missing = missing_from(job, longest)
+    sentence = (
+        f"waits at barrier {longest.barrier!r} for {_named(missing)}: {len(longest.arrivals)} of {longest.expected} "
+        f"have been waiting for up to {now - longest.began:.0f} s{_last_seen(job, volatile, missing, now)}"
+    )
+    return Explanation("at_barrier", sentence, True, tuple(missing[:NAMES_SHOWN]))
+
+
+def _last_seen(job: Job, volatile: JobVolatile, names: Sequence[str], now: float) -> str:
+    """What the first of those who are missing last said of itself."""
+    vitals = volatile.vitals.get(names[0]) if names else None
+    if vitals is None:
+        return ""
+    doing = f"{vitals.state} " if vitals.state else ""
+    at = f"at step {vitals.step} for {now - vitals.step_since:.0f} s" if vitals.step >= 0 else "before its first step"
+    return f"; {names[0]} is alive (heard {now - vitals.heard:.0f} s ago), {doing}{at}"
+
+
+def _saving(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    for number in job.unsettled:
+        attempt = job.attempts[number]
+        seconds = now - volatile.attempt_began.get(number, now)
+        if attempt.status == "open" and attempt.parts and seconds >= policy.patient_seconds:
+            absent = _absent(attempt)
+            sentence = (
+                f"saves step {attempt.step}: {len(attempt.parts)} of {len(attempt.participants)} parts are durable "
+                f"after {seconds:.0f} s; {_named(absent)} still to come"
+            )
+            return Explanation("saving", sentence, False, tuple(absent[:NAMES_SHOWN]))
+    return None
+
+
+def _absent(attempt: Attempt) -> list[str]:
+    return [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()]
+
+
+def _manifest(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    for number in job.unsettled:
+        attempt = job.attempts[number]
+        if attempt.status == "decided" and now >= volatile.manifest_deadlines.get(number, now + 1):
+            return Explanation(
+                "uncommitted",
+                f"has all parts of step {attempt.step}, but nobody has written its manifest yet",
+                True,
+                attempt.workers()[:1],
+            )
+    return None
+
+
+def _appointed(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    wanted, proposal = job.appointment, volatile.proposal
+    if wanted is None:
+        return None
+    if wanted.step >= 0:
+        return Explanation("saving_soon", f"saves at step {wanted.step} ({wanted.reason})")
+    silent = [
+        worker
+        for _, worker in sorted(job.world.by_rank.items())
+        if proposal is None or (worker, job.world.members[worker].incarnation) not in proposal.promised
+    ]
+    return Explanation(
+        "agreeing", f"looks for a step at which all can save ({wanted.reason}); {_named(silent)} did not answer yet"
+    )
+
+
+def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
+    """Alive, but without progress: who stands still the longest, and at the lowest step, is looked at first."""
+    stuck = [
+        (vitals.step, vitals.step_since, worker)
+        for worker, vitals in volatile.vitals.items()
+        if vitals.state == "training" and now - vitals.step_since >= policy.stalled_seconds
+    ]
+    if not stuck:
+        return None
+    step, since, worker = min(stuck)
+    ahead = sum(1 for other, _, _ in stuck if other > step)
+    others = f"; {ahead} others wait at a later step" if ahead else ""
+    moving = len(volatile.vitals) - len(stuck)
+    going = f"; {moving} of {len(volatile.vitals)} still make progress" if moving else ""
+    sentence = (
+        f"makes no progress: {worker} is alive, but at step {step} for {now - since:.0f} s"
+        f"{others}{going}. Look at that process first"
+    )
+    return Explanation("stalled", sentence, True, (worker,))
+
+
+def _at_work(job: Job, volatile: JobVolatile) -> Explanation:
+    states: dict[str, int] = {}
+    for vitals in volatile.vitals.values():
+        states[vitals.state or "initializing"] = states.get(vitals.state or "initializing", 0) + 1
+    count = len(job.world.by_rank)
+    if not states:
+        return Explanation("initializing", f"has {count} workers, which have not said yet what they do")
+    most = max(sorted(states), key=lambda state: states[state])
+    steps = sorted(vitals.step for vitals in volatile.vitals.values())
+    at = ""
+    if steps[-1] >= 0:
+        spread = f" (the slowest at {steps[0]})" if steps[0] < steps[-1] - 1 else ""
+        at = f", step {steps[-1]}{spread}"
+    epochs = max(vitals.epoch for vitals in volatile.vitals.values())
+    during = f", epoch {epochs}" if epochs >= 0 else ""
+    return Explanation(most, f"is {most}: {states[most]} of {count} workers{at}{during}")
+
+
+def _named(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - NAMES_SHOWN} more" if len(listed) > NAMES_SHOWN else ""
+    return (", ".join(listed[:NAMES_SHOWN]) + more) or "nobody"
+
+
+@rules.handles(SweepDue)
+def on_sweep(turn: Turn, event: SweepDue) -> None:
+    """Record the situation when it has changed and stayed so for a while: the ordinary back and forth is no event."""
+    for name in sorted(turn.volatile.jobs):
+        job, volatile = turn.state.jobs.get(name), turn.volatile.jobs[name]
+        if job is None:
+            continue
+        found = explain(job, volatile, turn.policy, turn.now)
+        said = f"{found.situation} {' '.join(found.culprits)}".strip()
+        if said == job.situation:
+            volatile.situation_seen = said
+        elif volatile.situation_seen != said:
+            volatile.situation_seen, volatile.situation_since = said, turn.now
+        elif turn.now - volatile.situation_since >= turn.policy.patient_seconds:
+            turn.record(SituationChanged(name, said, found.sentence, found.held_back))
+
+
+@rules.applies(SituationChanged)
+def apply_situation(state: State, record: SituationChanged) -> None:
+    state.jobs[record.job].situation = record.situation

@@ -1,0 +1,28 @@
+"""The coordinator's methods as a client calls them. Every call may be repeated, so all may be tried again."""
+
+from functools import cache
+from typing import Any
+
+from google.protobuf.message_factory import GetMessageClass
+
+from strata.rpc import Remote
+from strata.v1 import coordinator_pb2 as pb
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["Coordinator"]
+
+
+@cache
+def remote(method: str) -> Remote[Any, Any]:
+    """The method of this name, such as "Heartbeat"."""
+    found = _SERVICE.methods_by_name[method]
+    return Remote(
+        f"/{_SERVICE.full_name}/{method}",
+        _serialised,
+        GetMessageClass(found.output_type).FromString,
+        idempotent=not found.client_streaming and not found.server_streaming,
+    )
+
+
+def _serialised(message: Any) -> bytes:
+    made: bytes = message.SerializeToString()
+    return made

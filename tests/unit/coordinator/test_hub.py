@@ -1,0 +1,247 @@
+"""Durable before seen: nothing leaves the hub before the journal holds what it rests on."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.coordinator.hub import Hub
+from strata.coordinator.journal import Journal, JournalError
+from strata.core.effects import Registered
+from strata.core.events import BarrierArrived, HeartbeatReceived, RegisterRequested
+from strata.core.records import Record
+from strata.errors import NotRegistered
+from strata.rpc import Later, RpcError
+
+
+class SlowJournal(Journal):
+    """Writes when it is let."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.batches_written: list[int] = []
+        self.broken = False
+
+    def append(self, first_index: int, term: int, records: Sequence[Record]) -> int:
+        self.may_write.wait(10)
+        if self.broken:
+            raise JournalError("no room is left")
+        self.batches_written.append(len(records))
+        return super().append(first_index, term, records)
+
+
+def run(folder: Path, work: Callable[[Hub, SlowJournal], Awaitable[None]]) -> None:
+    async def main() -> None:
+        journal = SlowJournal(folder)
+        hub = Hub(journal, tell_verdict=lambda verdict: f"round {verdict.round}")
+        await hub.start()
+        try:
+            await work(hub, journal)
+        finally:
+            journal.may_write.set()
+            await hub.stop()
+
+    asyncio.run(main())
+
+
+def register(hub: Hub, worker: str, **more: Any) -> Registered:
+    answer = hub.ask(RegisterRequested("job", worker, f"{worker}-nonce", **more))
+    assert isinstance(answer, Registered)
+    return answer
+
+
+async def a_moment() -> None:
+    await asyncio.sleep(0.02)
+
+
+def test_an_answer_waits_for_the_disk_and_one_that_rests_on_nothing_new_does_not(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        journal.may_write.clear()
+        answer = register(hub, "a")
+        waiting = hub.answer(answer)
+        assert isinstance(waiting, Later)
+        told: list[Any] = []
+        waiting.then(lambda response, error: told.append(response))
+        await a_moment()
+        assert not told
+        journal.may_write.set()
+        assert await asyncio.wait_for(waiting_for(told), 5) is answer
+        hub.ask(HeartbeatReceived("job", "a", answer.incarnation))
+        assert hub.answer("alive") == "alive"
+
+    run(tmp_path, work)
+
+
+async def waiting_for(told: list[Any]) -> Any:
+    while not told:
+        await asyncio.sleep(0.001)
+    return told[0]
+
+
+def test_even_a_heartbeat_and_a_refusal_wait_for_what_they_may_tell(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        first = register(hub, "a")
+        await hub.settled()
+        journal.may_write.clear()
+        register(hub, "b")
+        hub.ask(HeartbeatReceived("job", "a", first.incarnation))
+        beat = hub.answer("generation 2")
+        with pytest.raises(NotRegistered) as error:
+            hub.ask(HeartbeatReceived("job", "c", 9))
+        refusal = hub.refuse(error.value)
+        assert isinstance(beat, Later)
+        await a_moment()
+        journal.may_write.set()
+        assert await beat == "generation 2"
+        with pytest.raises(NotRegistered):
+            await refusal
+        with pytest.raises(NotRegistered):
+            hub.refuse(error.value)
+
+    run(tmp_path, work)
+
+
+def test_what_is_decided_while_the_disk_is_busy_is_written_at_once_together(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        journal.may_write.clear()
+        for number in range(50):
+            register(hub, f"w{number}")
+            if number % 10 == 0:
+                await a_moment()
+        journal.may_write.set()
+        await hub.settled()
+        assert len(journal.batches_written) <= 3, journal.batches_written  # the term, the first, the rest
+        assert sum(journal.batches_written) == hub.machine.index
+
+    run(tmp_path, work)
+
+
+def test_a_barrier_is_released_to_all_of_its_tries_once_that_is_durable(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = [register(hub, name) for name in ("a", "b")]
+        await hub.settled()
+        hub.ask(BarrierArrived("job", "a", who[0].incarnation, "sync", 1, 0, 2))
+        tries = [hub.wait_at_barrier("job", "a", 1)]
+        tries[0].given_up = True
+        tries += [hub.wait_at_barrier("job", "a", 1) for _ in range(2)]
+        journal.may_write.clear()
+        hub.ask(BarrierArrived("job", "b", who[1].incarnation, "sync", 1, 0, 2))
+        told: list[Any] = []
+        for one in tries:
+            one.then(lambda response, error: told.append(response))
+        await a_moment()
+        assert not told
+        journal.may_write.set()
+        await hub.settled()
+        assert told == ["round 1"] * 2, "the try that was given up is forgotten"
+
+    run(tmp_path, work)
+
+
+def test_events_are_shown_once_they_are_durable(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        seen: list[Any] = []
+        hub.watchers.add(lambda entries: seen.extend(entry.record for entry in entries))
+        journal.may_write.clear()
+        register(hub, "a")
+        await a_moment()
+        assert not seen
+        journal.may_write.set()
+        await hub.settled()
+        await a_moment()
+        assert [type(record).__name__ for record in seen] == [
+            "JobOpened",
+            "WorldDeclared",
+            "WorkerJoined",
+            "ViewChanged",
+        ]
+
+    run(tmp_path, work)
+
+
+def test_when_the_journal_fails_everybody_who_waits_is_told_and_nobody_is_served(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = register(hub, "a")
+        await hub.settled()
+        hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 1, 0, 2))
+        at_barrier = hub.wait_at_barrier("job", "a", 1)
+        journal.may_write.clear()
+        journal.broken = True
+        register(hub, "b")
+        owed = hub.answer("b is there")
+        journal.may_write.set()
+        error = await asyncio.wait_for(hub.failure, 5)
+        assert "no room" in str(error)
+        for waiting in (owed, at_barrier):
+            with pytest.raises(RpcError, match="journal cannot be written"):
+                await waiting
+        with pytest.raises(RpcError, match="UNAVAILABLE"):
+            register(hub, "c")
+
+    run(tmp_path, work)
+
+
+def test_a_journal_that_fails_at_the_start_ends_the_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        journal = SlowJournal(tmp_path)
+        journal.broken = True
+        hub = Hub(journal, tell_verdict=str)
+        with pytest.raises(JournalError, match="no room"):
+            await asyncio.wait_for(hub.start(), 5)
+        journal.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_acknowledged_is_there_after_a_restart_and_the_term_is_another(tmp_path: Path) -> None:
+    async def first(hub: Hub, journal: SlowJournal) -> None:
+        register(hub, "a")
+        await hub.settled()
+
+    async def second(hub: Hub, journal: SlowJournal) -> None:
+        assert hub.machine.state.jobs["job"].world.by_rank == {0: "a"}
+        assert hub.machine.state.term == 2
+        assert [type(entry.record).__name__ for entry in hub.history][-1] == "TermStarted"
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def test_snapshots_are_taken_as_the_journal_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata.coordinator.hub.SNAPSHOT_BYTES", 2000)
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        for number in range(200):
+            register(hub, f"w{number}")
+            await hub.settled()
+        digest = hub.machine.digest()
+        (tmp_path / "digest").write_text(digest)
+
+    run(tmp_path, work)
+    journal = Journal(tmp_path)
+    found = list(journal.snapshots())
+    assert len(found) == 2
+    from strata.coordinator.replay import replayed
+
+    machine = replayed(journal).machine
+    journal.close()
+    assert machine.digest() == (tmp_path / "digest").read_text()
+
+
+def test_those_who_wait_are_let_go_when_the_coordinator_stops(tmp_path: Path) -> None:
+    waiting: list[Later] = []
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = register(hub, "a")
+        hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 1, 0, 2))
+        waiting.append(hub.wait_at_barrier("job", "a", 1))
+
+    run(tmp_path, work)
+    outcome: list[Any] = []
+    waiting[0].then(lambda response, error: outcome.append(error))
+    assert "shutting down" in str(outcome[0])

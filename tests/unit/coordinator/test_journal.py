@@ -1,0 +1,218 @@
+"""The journal: what was appended is there, whole and in order; what is damaged or another's is refused in words."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from strata.coordinator import backups, journal
+from strata.coordinator.journal import FILE, Journal, JournalError
+from strata.coordinator.replay import replayed
+from strata.core.machine import Machine
+from strata.core.records import Record, TermStarted, WorkerJoined
+from tests.unit.core.cluster import Cluster
+
+
+def story() -> Cluster:
+    cluster = Cluster()
+    workers = cluster.world(3)
+    cluster.add_dataset()
+    for number in range(1, 4):
+        for who in workers:
+            cluster.arrive(who, "sync", expected=3, arrival=number)
+    cluster.save(workers, 10)
+    return cluster
+
+
+def write(folder: Path, records: list[Record], batch: int = 5) -> None:
+    opened = Journal(folder)
+    for first in range(0, len(records), batch):
+        opened.append(first, 1, records[first : first + batch])
+    opened.close()
+
+
+def read(folder: Path) -> Machine:
+    opened = Journal(folder)
+    try:
+        return replayed(opened).machine
+    finally:
+        opened.close()
+
+
+def test_what_was_appended_gives_the_same_state(tmp_path: Path) -> None:
+    cluster = story()
+    write(tmp_path, cluster.records)
+    assert read(tmp_path).digest() == cluster.machine.digest()
+
+
+def test_a_new_folder_is_an_empty_journal_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "state"
+    assert read(folder).index == 0
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_snapshot_stands_for_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "HISTORY_RECORDS", 3)
+    cluster = story()
+    records = cluster.records
+    machine = Machine()
+    opened = Journal(tmp_path)
+    for index, record in enumerate(records):
+        opened.append(index, 1, [record])
+        machine.apply(record)
+        if index in (5, 9, 12):
+            opened.save_snapshot(machine.index, 1, machine.snapshot())
+    found = replayed(opened)
+    assert found.machine.digest() == cluster.machine.digest()
+    assert found.fed == len(records) - 13
+    assert [snapshot.state_index for snapshot in opened.snapshots()] == [13, 10]
+    assert next(opened.batches()).first_index == 10, "the older snapshot can still catch up"
+    opened.close()
+
+
+def test_history_is_kept_beyond_what_a_restart_needs(tmp_path: Path) -> None:
+    cluster = story()
+    write(tmp_path, cluster.records)
+    opened = Journal(tmp_path)
+    opened.save_snapshot(cluster.machine.index, 1, cluster.machine.snapshot())
+    found = replayed(opened)
+    assert found.fed == 0
+    assert [entry.record for entry in found.history] == cluster.records
+    opened.close()
+
+
+def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
+    cluster = story()
+    write(tmp_path, cluster.records)
+    opened = Journal(tmp_path)
+    opened.save_snapshot(cluster.machine.index, 1, cluster.machine.snapshot())
+    opened.close()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE snapshots SET state = CAST(x'00' || substr(state, 2) AS BLOB)")
+    database.close()
+    assert read(tmp_path).digest() == cluster.machine.digest()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            "UPDATE batches SET records = CAST(x'00' || substr(records, 2) AS BLOB) WHERE first_index = 5",
+            "from index 5 on are not",
+        ),
+        ("DELETE FROM batches WHERE first_index = 5", "gap.*from index 5 to 9"),
+    ],
+)
+def test_a_damaged_journal_is_refused_and_says_where(tmp_path: Path, damage: str, message: str) -> None:
+    write(tmp_path, story().records)
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute(damage)
+    database.close()
+    with pytest.raises(JournalError, match=message):
+        read(tmp_path)
+
+
+def test_no_damage_to_the_file_is_taken_for_another_story(tmp_path: Path) -> None:
+    """Whatever bit flips: the same state, or an error in words."""
+    cluster = story()
+    write(tmp_path, cluster.records, batch=2)
+    file = tmp_path / FILE
+    whole = file.read_bytes()
+    refused = 0
+    for place in range(0, len(whole), max(1, len(whole) // 200)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x41
+        file.write_bytes(damaged)
+        try:
+            found = read(tmp_path)
+        except JournalError:
+            refused += 1
+            continue
+        assert found.digest() == cluster.machine.digest(), f"byte {place}"
+    assert refused > 10
+
+
+def test_an_index_is_written_once(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    opened.append(0, 1, [TermStarted(1)])
+    with pytest.raises(JournalError, match="cannot be written"):
+        opened.append(0, 1, [TermStarted(2)])
+    with pytest.raises(JournalError, match="failed before"):
+        opened.append(1, 1, [TermStarted(3)])
+    opened.close()
+    assert read(tmp_path).state.term == 1
+
+
+def test_a_second_coordinator_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    with pytest.raises(JournalError, match=rf"another coordinator \(process {os.getpid()}\)"):
+        Journal(tmp_path)
+    opened.close()
+    Journal(tmp_path).close()
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "lustre", "fuse.sshfs"])
+def test_a_network_filesystem_is_refused(tmp_path: Path, kind: str) -> None:
+    mountinfo = f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:1 / {tmp_path} rw - {kind} server:/x rw\n"
+    with pytest.raises(JournalError, match=f"network filesystem.*{kind}"):
+        journal.check_filesystem(tmp_path, mountinfo)
+    assert journal.check_filesystem(tmp_path.parent, mountinfo) == "ext4"
+
+
+def test_what_is_not_a_journal_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("CREATE TABLE mine (a)")
+    database.close()
+    with pytest.raises(JournalError, match="not a journal of Strata's"):
+        Journal(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / FILE).write_bytes(b"something else entirely" * 100)
+    with pytest.raises(JournalError, match="not a database"):
+        Journal(tmp_path / "other")
+
+
+def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(JournalError, match="newer version"):
+        Journal(tmp_path)
+
+
+def test_a_backup_is_the_state_of_one_instant_beside_a_running_coordinator(tmp_path: Path) -> None:
+    cluster = story()
+    opened = Journal(tmp_path / "state")
+    opened.append(0, 1, cluster.records)
+    backups.backup(tmp_path / "state", tmp_path / "backup")
+    opened.append(cluster.machine.index, 1, [TermStarted(2)])
+    opened.close()
+    backups.restore(tmp_path / "backup", tmp_path / "restored")
+    restored = read(tmp_path / "restored")
+    assert restored.state.jobs == cluster.machine.state.jobs
+    assert restored.state.term == cluster.machine.state.term + backups.TERMS_SKIPPED
+
+
+def test_nothing_is_overwritten_by_a_backup_or_a_restore(tmp_path: Path) -> None:
+    write(tmp_path / "state", story().records)
+    backups.backup(tmp_path / "state", tmp_path / "backup")
+    with pytest.raises(JournalError, match="never overwritten"):
+        backups.backup(tmp_path / "state", tmp_path / "backup")
+    with pytest.raises(JournalError, match="holds a journal already"):
+        backups.restore(tmp_path / "backup", tmp_path / "state")
+    with pytest.raises(JournalError, match="there is no backup"):
+        backups.restore(tmp_path / "nothing", tmp_path / "new")
+    (tmp_path / "text").write_text("no database" * 1000)
+    with pytest.raises(JournalError, match="cannot restore"):
+        backups.restore(tmp_path / "text", tmp_path / "new")
+    assert not (tmp_path / "new" / FILE).exists()
+
+
+def test_records_of_a_batch_have_their_times_and_terms(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    opened.append(0, 7, [TermStarted(7), WorkerJoined("j", "w", 1, "n", 0, 1, "r")][:1])
+    (entry,) = replayed(opened).history
+    assert (entry.index, entry.term) == (0, 7)
+    assert entry.unix_seconds > 1.7e9
+    opened.close()

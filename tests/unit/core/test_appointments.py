@@ -1,0 +1,250 @@
+"""A checkpoint that was asked for: one step, the same for every rank, promised by all before anyone is told."""
+
+import pytest
+
+from strata.core.effects import Errand, Registered
+from strata.core.events import SaveRequested, StopRequested
+from strata.core.records import CheckpointBegun, SaveAgreed, SaveReopened
+from strata.errors import NotFound, Refused
+from tests.unit.core.cluster import JOB, Cluster
+
+
+def ask(cluster: Cluster, reason: str = "maintenance") -> int:
+    request: int = cluster.send(SaveRequested(JOB, reason)).request
+    return request
+
+
+def proposed(cluster: Cluster, who: Registered, **heartbeat: int) -> Errand | None:
+    """What this worker is told about saving."""
+    errands = cluster.heartbeat(who, state="training", **heartbeat).errands
+    return next((errand for errand in errands if errand.kind in ("propose_save", "save_at")), None)
+
+
+def agreed(cluster: Cluster, workers: list[Registered], step: int = 10) -> int:
+    """The step that all promised."""
+    request = ask(cluster)
+    offer = proposed(cluster, workers[0], step=step)
+    assert offer is not None
+    for who in workers:
+        cluster.heartbeat(who, step=step, promised_request=request, promised_step=offer.step)
+    return offer.step
+
+
+def test_nobody_is_told_to_save_before_everybody_promised() -> None:
+    cluster = Cluster()
+    workers = cluster.world(3)
+    request = ask(cluster)
+    offers = [proposed(cluster, who, step=10) for who in workers]
+    assert offers == [Errand("propose_save", step=11, request=request, reason="maintenance")] * 3
+    for who in workers[:2]:
+        told = proposed(cluster, who, step=10, promised_request=request, promised_step=11)
+        assert told is not None
+        assert told.kind == "propose_save"
+    assert not cluster.recorded(SaveAgreed)
+    told = proposed(cluster, workers[2], step=10, promised_request=request, promised_step=11)
+    assert told == Errand("save_at", step=11, request=request, reason="maintenance")
+    assert proposed(cluster, workers[0], step=10) == told
+
+
+def test_the_step_lies_so_far_ahead_that_everybody_hears_of_it_in_time() -> None:
+    cluster = Cluster()
+    fast, slow = cluster.world(2)
+    cluster.heartbeat(fast, step=0)
+    cluster.heartbeat(slow, step=0)
+    cluster.now += 4.0
+    cluster.heartbeat(fast, step=400)
+    cluster.heartbeat(slow, step=40)
+    ask(cluster)
+    offer = proposed(cluster, slow, step=40)
+    assert offer is not None
+    assert offer.step == 400 + 2 * 5 * 100 + 1
+
+
+def test_a_step_that_somebody_passed_is_proposed_no_more() -> None:
+    cluster = Cluster()
+    first, second = cluster.world(2)
+    request = ask(cluster)
+    assert proposed(cluster, first, step=10) is not None
+    cluster.heartbeat(first, step=10, promised_request=request, promised_step=11)
+    offer = proposed(cluster, second, step=11)
+    assert offer is not None
+    assert offer.step == 12
+    late = proposed(cluster, first, step=10, promised_request=request, promised_step=11)
+    assert late is not None
+    assert (late.kind, late.step) == ("propose_save", 12)
+
+
+def test_one_who_holds_at_the_very_step_has_not_passed_it() -> None:
+    cluster = Cluster()
+    first, second = cluster.world(2)
+    request = ask(cluster)
+    proposed(cluster, first, step=10)
+    cluster.heartbeat(first, step=10, promised_request=request, promised_step=11)
+    told = proposed(cluster, second, step=11, promised_request=request, promised_step=11)
+    assert told is not None
+    assert (told.kind, told.step) == ("save_at", 11)
+
+
+def test_asking_twice_is_asking_once() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    assert ask(cluster) == ask(cluster, "another reason")
+    step = agreed(cluster, workers)
+    assert cluster.send(SaveRequested(JOB)).step == step
+
+
+def test_it_is_kept_when_the_save_begins_and_the_next_one_is_another() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    first = ask(cluster)
+    step = agreed(cluster, workers)
+    cluster.begin(workers[0], step)
+    assert proposed(cluster, workers[1], step=step) is None
+    assert ask(cluster) != first
+
+
+def test_an_earlier_save_does_not_undo_what_was_agreed() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    step = agreed(cluster, workers)
+    cluster.save(workers, step - 1)
+    told = proposed(cluster, workers[1], step=step - 1)
+    assert told is not None
+    assert (told.kind, told.step) == ("save_at", step)
+
+
+def test_while_nothing_is_agreed_any_checkpoint_will_do() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    ask(cluster)
+    proposed(cluster, workers[0], step=10)
+    cluster.begin(workers[0], 10)
+    assert cluster.job.appointment is None
+    assert proposed(cluster, workers[1], step=10) is None
+
+
+def test_a_step_that_is_skipped_after_all_is_replaced() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    step = agreed(cluster, workers)
+    cluster.begin(workers[0], step - 1)
+    cluster.begin(workers[0], step)  # skipped: the one before is still under way
+    told = proposed(cluster, workers[0], step=step)
+    assert told is not None
+    assert (told.kind, told.step) == ("propose_save", step + 1)
+
+
+def test_a_broken_promise_leads_to_a_new_step() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    step = agreed(cluster, workers)
+    told = proposed(cluster, workers[1], step=step + 3)
+    assert told is not None
+    assert (told.kind, told.step) == ("propose_save", step + 4)
+    assert [record.reason for record in cluster.recorded(SaveReopened)] == [f"w1 went past step {step}"]
+
+
+def test_a_lost_worker_is_not_waited_for() -> None:
+    cluster = Cluster(recovery="carry_on")
+    workers = cluster.world(3)
+    request = ask(cluster)
+    proposed(cluster, workers[0], step=10)
+    for who in workers[:2]:
+        cluster.heartbeat(who, step=10, promised_request=request, promised_step=11)
+    cluster.leave(workers[2])
+    told = proposed(cluster, workers[0], step=10)
+    assert told is not None
+    assert told.kind == "save_at"
+
+
+def test_the_promise_of_a_process_does_not_bind_its_successor() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    request = ask(cluster)
+    proposed(cluster, workers[0], step=10)
+    cluster.heartbeat(workers[0], step=10, promised_request=request, promised_step=11)
+    again = cluster.register("w0", rank=0, world_size=2)
+    cluster.heartbeat(workers[1], step=10, promised_request=request, promised_step=11)
+    assert not cluster.recorded(SaveAgreed)
+    cluster.heartbeat(again, step=10, promised_request=request, promised_step=11)
+    assert cluster.recorded(SaveAgreed)
+
+
+def test_going_back_opens_what_was_agreed_again() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.recover(workers[0])
+    cluster.recover(workers[1])
+    cluster.save(workers, 5)
+    step = agreed(cluster, workers)
+    workers[1] = cluster.register("w1", rank=1, world_size=2)
+    cluster.recover(workers[0])
+    told = proposed(cluster, workers[0], step=5)
+    assert told is not None
+    assert told.kind == "propose_save"
+    assert told.step < step
+
+
+def test_what_was_asked_and_agreed_outlives_the_coordinator() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    ask(cluster)
+    cluster.restart()
+    offer = proposed(cluster, workers[0], step=10)
+    assert offer is not None
+    assert offer.kind == "propose_save"
+    step = agreed(cluster, workers)
+    cluster.restart()
+    told = proposed(cluster, workers[0], step=10)
+    assert told is not None
+    assert (told.kind, told.step) == ("save_at", step)
+
+
+def test_a_job_stops_after_one_more_checkpoint() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.send(StopRequested(JOB, "budget spent"))
+    cluster.send(StopRequested(JOB, "budget spent"))
+    kinds = {errand.kind for errand in cluster.heartbeat(workers[0], step=10).errands}
+    assert kinds == {"propose_save"}
+    step = agreed(cluster, workers)
+    cluster.begin(workers[0], step)
+    told = cluster.heartbeat(workers[1], step=step).errands
+    assert [errand.kind for errand in told] == ["save", "stop"]
+    assert told[1].reason == "budget spent"
+    assert len(cluster.recorded(CheckpointBegun)) == 1
+
+
+def test_or_at_once() -> None:
+    cluster = Cluster()
+    (only,) = cluster.world(1)
+    cluster.send(StopRequested(JOB, save=False))
+    assert [errand.kind for errand in cluster.heartbeat(only).errands] == ["stop"]
+
+
+def test_who_gets_impatient_may_stop_without_the_checkpoint() -> None:
+    cluster = Cluster()
+    (only,) = cluster.world(1)
+    cluster.send(StopRequested(JOB))
+    cluster.send(StopRequested(JOB, save=False))
+    assert [errand.kind for errand in cluster.heartbeat(only).errands] == ["stop"]
+
+
+def test_a_world_that_begins_anew_is_not_stopped() -> None:
+    cluster = Cluster()
+    (only,) = cluster.world(1)
+    cluster.send(StopRequested(JOB, save=False))
+    cluster.leave(only)
+    again = cluster.register("w0", rank=0, world_size=1)
+    assert cluster.heartbeat(again).errands == ()
+
+
+@pytest.mark.parametrize("event", [SaveRequested(JOB), StopRequested(JOB)])
+def test_there_must_be_somebody_to_ask(event: SaveRequested | StopRequested) -> None:
+    cluster = Cluster()
+    with pytest.raises(NotFound, match="no job"):
+        cluster.send(event)
+    (only,) = cluster.world(1)
+    cluster.leave(only)
+    with pytest.raises(Refused, match="no workers"):
+        cluster.send(event)
