@@ -38,7 +38,7 @@ class CoordinatorProcess:
     def start(self, *, wait: bool = True) -> "CoordinatorProcess":
         self._starts += 1
         self.log = self.folder / f"coordinator-{self._starts}.log"
-        command = [sys.executable, "-m", "strata.cli", "coordinator", self.address, "--log-format", "json"]
+        command = [sys.executable, "-m", "strata", "coordinator", self.address, "--log-format", "json"]
         command += ["--state-dir", str(self.state_dir), "--http-port", self.http.rpartition(":")[2] or "0"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
         with self.log.open("wb") as log:

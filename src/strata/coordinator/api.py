@@ -13,7 +13,7 @@ import msgspec
 from fastapi import Body, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from strata.coordinator import metrics
@@ -33,6 +33,7 @@ from strata.coordinator.views import (
     WorkerView,
 )
 from strata.core.events import DrainRequested, Event, SaveRequested, StopRequested
+from strata.core.shapes import MAX_TEXT
 from strata.errors import Conflict, InvalidInput, NotFound, StrataError
 from strata.rpc import RpcError
 
@@ -69,8 +70,8 @@ class Problem(BaseModel):
 class Reason(BaseModel):
     """Why, for people to read."""
 
-    model_config = {"extra": "forbid"}
-    reason: str = ""
+    model_config = {"extra": "forbid", "strict": True}
+    reason: str = Field("", max_length=MAX_TEXT)
 
 
 class Stop(Reason):

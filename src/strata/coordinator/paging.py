@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from strata.errors import InvalidInput
+from strata.errors import NotFound
 
 T = TypeVar("T")
 Key = tuple[str | int | bool, ...]
@@ -36,11 +36,11 @@ def _key(cursor: str) -> Key | None:
     try:
         return msgspec.json.decode(urlsafe_b64decode(cursor), type=Key)
     except (NotBase64, msgspec.DecodeError, ValueError) as error:
-        raise InvalidInput(f"{cursor[:80]!r} is no cursor: give the one from the page before") from error
+        raise NotFound(f"there is no page {cursor[:80]!r}: give the cursor from the page before") from error
 
 
 def _later(key: Key, after: Key) -> bool:
     try:
         return key > after
     except TypeError:
-        raise InvalidInput("this cursor belongs to another list") from None
+        raise NotFound("this cursor belongs to another list") from None

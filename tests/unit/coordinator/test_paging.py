@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.coordinator.paging import page
-from strata.errors import InvalidInput
+from strata.errors import NotFound
 
 
 def number(item: int) -> tuple[int]:
@@ -38,5 +38,5 @@ def test_what_was_there_all_the_time_is_neither_lost_nor_doubled(before: set[int
 
 @pytest.mark.parametrize("cursor", ["x", "AAAA", "bm8=", "WyJhIl0=", "W251bGxd", "é"])
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
-    with pytest.raises(InvalidInput, match="cursor"):
+    with pytest.raises(NotFound, match="cursor"):
         page([1, 2], number, cursor, 10)

@@ -1,0 +1,275 @@
+"""Tokens, TLS, and whoever means harm: each gets the right answer, and nobody else notices."""
+
+import json
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from strata.rpc import RpcError
+from strata.v1 import coordinator_pb2 as pb
+from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+
+TOKEN = "security-test-token"
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    with coordinator(tmp_path_factory.mktemp("target"), "--lease-seconds", "30") as process:
+        yield process
+
+
+@contextmanager
+def others_unharmed(process: CoordinatorProcess, job: str) -> Iterator[None]:
+    """Somebody else goes on all the while, and never waits long or is refused."""
+    stop = threading.Event()
+    trouble: list[BaseException] = []
+    beats: list[float] = []
+
+    def go_on() -> None:
+        try:
+            with Client(process.address, job) as client:
+                who = client.register("bystander")
+                while not stop.is_set():
+                    began = time.monotonic()
+                    client.heartbeat(who, timeout=10)
+                    beats.append(time.monotonic() - began)
+                    time.sleep(0.01)
+        except BaseException as error:  # noqa: BLE001  told below
+            trouble.append(error)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    time.sleep(0.2)
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not trouble, trouble
+    assert len(beats) > 5
+    assert max(beats) < 5.0
+
+
+def endpoint(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def test_a_wrong_token_is_refused_in_words_and_shows_nowhere(tmp_path: Path) -> None:
+    with coordinator(tmp_path, environment={"STRATA_TOKEN": TOKEN}) as process:
+        with Client(process.address, token=TOKEN) as client:
+            client.register("w0")
+        for token in ("", "wrong-token-here", TOKEN + "x"):
+            with (
+                Client(process.address, token=token) as client,
+                pytest.raises(RpcError, match="UNAUTHENTICATED") as error,
+            ):
+                client.register("w1")
+            assert "STRATA_TOKEN" in str(error.value)
+        told = json.dumps(process.get("/api/dashboard", TOKEN))
+        assert process.stop() == 0
+        everything = told + "".join(file.read_text() for file in tmp_path.glob("*.log"))
+        assert TOKEN not in everything
+        assert "wrong-token-here" not in everything
+        state = b"".join(file.read_bytes() for file in process.state_dir.iterdir())
+        assert TOKEN.encode() not in state
+
+
+def test_a_token_is_replaced_while_everybody_works(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("the-first-token\n")
+    with coordinator(tmp_path, "--token-file", str(file)) as process, ExitStack() as stack:
+        old = stack.enter_context(Client(process.address, token="the-first-token"))
+        new = stack.enter_context(Client(process.address, token="the-second-token"))
+        who = old.register("w0")
+        for _ in range(3):
+            old.heartbeat(who)
+        file.write_text("the-first-token\nthe-second-token\n")
+        assert _eventually(lambda: new.heartbeat(who))
+        old.heartbeat(who)
+        file.write_text("the-second-token\n")
+        assert _eventually(lambda: _refused(lambda: old.heartbeat(who)))
+        new.heartbeat(who)
+        assert process.get("/api/v1/coordinator", "the-second-token")["term"] == 1
+
+
+def _eventually(question: Any, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if question():
+                return True
+        except RpcError:
+            pass
+        time.sleep(0.1)
+    return False
+
+
+def _refused(question: Any) -> bool:
+    try:
+        question()
+    except RpcError as error:
+        return "UNAUTHENTICATED" in str(error)
+    return False
+
+
+def test_it_does_not_listen_beyond_this_machine_without_a_token(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "strata", "coordinator", "0.0.0.0:0", "--state-dir", str(tmp_path / "state")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: refusing to listen on 0.0.0.0:0")
+    assert "--insecure" in told.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_tls_and_client_certificates(tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    server, ours, theirs = authority.issue_cert("127.0.0.1"), authority.issue_cert("us"), stranger.issue_cert("them")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server.private_key_pem.write_to_path(tmp_path / "key.pem")
+    server.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    flags = ["--tls-certificate", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    flags += ["--client-ca", str(tmp_path / "ca.pem")]
+
+    def register(client: Any) -> Any:
+        credentials = grpc.ssl_channel_credentials(
+            authority.cert_pem.bytes(), client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+        )
+        with grpc.secure_channel(process.address, credentials) as channel:
+            call = channel.unary_unary("/strata.v1.Coordinator/Register")
+            request = pb.RegisterRequest(job_id="j", worker_id="w", nonce="n")
+            return pb.RegisterResponse.FromString(call(request.SerializeToString(), timeout=10))
+
+    with coordinator(tmp_path, *flags) as process:
+        assert register(ours).rank == 0
+        with pytest.raises(grpc.RpcError):
+            register(theirs)
+        assert b"200 OK" in _healthz(process, tmp_path / "ca.pem", ours, tmp_path)
+        assert _healthz(process, tmp_path / "ca.pem", None, tmp_path) == b""
+
+
+def _healthz(process: CoordinatorProcess, ca: Path, client: Any, folder: Path) -> bytes:
+    context = ssl.create_default_context(cafile=ca)
+    if client is not None:
+        client.private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
+        context.load_cert_chain(folder / "client.pem")
+    try:
+        with (
+            socket.create_connection(endpoint(process.http), timeout=10) as raw,
+            context.wrap_socket(raw, server_hostname="127.0.0.1") as secure,
+        ):
+            secure.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            return secure.recv(1000)
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 100_000,
+        os.urandom(100_000),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff" * 99,
+    ],
+    ids=["zeros", "random", "http1", "half-http2"],
+)
+def test_garbage_on_the_grpc_port_is_cut_off(target: CoordinatorProcess, garbage: bytes) -> None:
+    with others_unharmed(target, "garbage"), socket.create_connection(endpoint(target.address), timeout=20) as raw:
+        try:
+            raw.sendall(garbage)
+            while raw.recv(65536):
+                pass
+        except (ConnectionError, BrokenPipeError):
+            pass
+
+
+def test_a_message_of_a_gigabyte_is_refused_before_it_is_read(target: CoordinatorProcess) -> None:
+    before = _memory(target.pid)
+    with others_unharmed(target, "gigabyte"), Client(target.address) as client:
+        with pytest.raises(RpcError, match="RESOURCE_EXHAUSTED"):
+            client.call("RequestCheckpoint", reason="x" * (64 << 20))
+        # Announced, and never sent.
+        path, length = b"/strata.v1.Coordinator/Register", struct.pack(">I", 1 << 30)
+        answer = _announce(endpoint(target.address), path, b"\x00" + length)
+    assert answer
+    assert _memory(target.pid) - before < 50 << 20
+
+
+def _announce(where: tuple[str, int], path: bytes, body: bytes) -> bytes:
+    from h2.config import H2Configuration
+    from h2.connection import H2Connection
+
+    connection = H2Connection(H2Configuration(client_side=True))
+    connection.initiate_connection()
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", path.decode()), (":authority", "x")]
+    connection.send_headers(1, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+    connection.send_data(1, body)
+    with socket.create_connection(where, timeout=10) as raw:
+        raw.sendall(connection.data_to_send())
+        told = b""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            data = raw.recv(65536)
+            told += data
+            if not data or any(type(event).__name__ == "StreamEnded" for event in connection.receive_data(data)):
+                return told
+    return b""
+
+
+def _memory(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no memory")
+
+
+def test_thousands_of_idle_connections_cost_others_nothing(target: CoordinatorProcess) -> None:
+    count = 2000
+    with others_unharmed(target, "idle"), ExitStack() as stack:
+        for where in (target.address, target.http):
+            for _ in range(count if where == target.address else 500):
+                stack.enter_context(socket.create_connection(endpoint(where), timeout=10))
+        time.sleep(0.5)
+        assert target.get("/healthz") == {"done": True}
+
+
+def test_a_client_that_never_reads_is_cut_off(target: CoordinatorProcess) -> None:
+    before = _memory(target.pid)
+    with Client(target.address, "unread") as client:
+        client.register("w0", rank=0, world_size=1)
+        client.call("RegisterDataset", dataset_id="big", total_samples=2_000_000, shard_size=1)
+    with others_unharmed(target, "never-reads"):
+        _ask_and_never_read(endpoint(target.address))
+    assert _memory(target.pid) - before < 200 << 20
+
+
+def _ask_and_never_read(where: tuple[str, int]) -> None:
+    from h2.config import H2Configuration
+    from h2.connection import H2Connection
+
+    connection = H2Connection(H2Configuration(client_side=True))
+    connection.initiate_connection()
+    headers = [(":method", "POST"), (":scheme", "http"), (":path", "/strata.v1.Coordinator/GetShards")]
+    headers += [(":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers")]
+    message = pb.GetShardsRequest(job_id="unread", dataset_id="big", rank=0).SerializeToString()
+    with socket.create_connection(where, timeout=3) as raw:
+        for stream in range(1, 200, 2):
+            connection.send_headers(stream, headers)
+            connection.send_data(stream, b"\0" + struct.pack(">I", len(message)) + message, end_stream=True)
+        raw.sendall(connection.data_to_send())
+        time.sleep(3)
