@@ -63,7 +63,7 @@ class CoordinatorProcess:
             if time.monotonic() > deadline:
                 raise AssertionError(f"the coordinator is not ready: {self.log.read_text()}")
             time.sleep(0.01)
-        self.address, self.http = started["address"], started["http"]
+        self.address, self.http = started["address"], started["http"] or ""
 
     def _started(self) -> Any:
         for line in self.log.read_text().splitlines():
@@ -116,20 +116,24 @@ def coordinator(folder: Path, *flags: str, environment: dict[str, str] | None = 
 
 
 class Client:
-    """Calls by name on one connection of grpcio's; errors are what the coordinator raised."""
+    """Calls by name on one connection of grpcio's; errors are what the coordinator raised.
 
-    def __init__(self, address: str, job: str = "default", token: str = "", **options: Any) -> None:
+    A `patient` one sends nothing before it is connected, so that what fails may have happened.
+    """
+
+    def __init__(self, address: str, job: str = "default", token: str = "", *, patient: bool = False) -> None:
         self.job = job
+        self._patient = patient
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         grpc_options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]
         grpc_options += [("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)]
-        self.channel = grpc.insecure_channel(address, [*grpc_options, *options.items()])
+        self.channel = grpc.insecure_channel(address, grpc_options)
         self._service = pb.DESCRIPTOR.services_by_name["Coordinator"]
 
     def call(self, method: str, timeout: float = 20.0, **fields: Any) -> Any:
         request, call = self.prepared(method, **fields)
         try:
-            return call(request, timeout=timeout, metadata=self._metadata)
+            return call(request, timeout=timeout, metadata=self._metadata, wait_for_ready=self._patient)
         except grpc.RpcError as error:
             raise self._told(error) from None
 
