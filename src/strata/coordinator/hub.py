@@ -17,7 +17,7 @@ from strata.coordinator.groupcommit import GroupCommit
 from strata.coordinator.journal import Journal, JournalError
 from strata.coordinator.replay import Entry, replayed
 from strata.core.effects import Answer, BreakBarrier, ReleaseBarrier, Reply
-from strata.core.events import CoordinatorStarted, Event, SweepDue
+from strata.core.events import CoordinatorStarted, Event, HeartbeatReceived, SweepDue
 from strata.core.machine import Decision
 from strata.core.records import Record
 from strata.core.settings import Policy
@@ -107,6 +107,12 @@ class Hub:
         decide = self.machine.decide if trusted else self.machine.handle
         return self._take(decide(event, self.clock()))
 
+    def renew_lease(self, event: HeartbeatReceived) -> int | None:
+        """For the usual heartbeat: the generation; None for one that has to be asked about. Trusts the event."""
+        if self._closed is not None:
+            raise self._closed
+        return self.machine.renew_lease(event, self.clock())
+
     def answer(self, response: Any) -> Any:
         """The response itself if all that it may rest on is durable, else a Later with it."""
         if self.durable == self.machine.state.index:
@@ -131,8 +137,8 @@ class Hub:
         """What the verdict on this arrival will answer, to every try of the same one."""
         later = Later()
         key = (job, worker, arrival)
-        tries = [each for each in self._waits.get(key, ()) if not each.given_up]
-        self._waits[key] = [*tries, later]
+        tries = self._waits.get(key)
+        self._waits[key] = [later] if tries is None else [*(each for each in tries if not each.given_up), later]
         return later
 
     # -- decisions ---------------------------------------------------------------------------------------------------

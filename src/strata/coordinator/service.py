@@ -105,15 +105,16 @@ class _Service:
 
     def _beat(self, request: pb.HeartbeatRequest, job: str = "") -> bytes:
         event = translate.heartbeat(request, job)
-        answer = self._hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
-        assert type(answer) is Alive
-        if answer.errands:
+        generation = self._hub.renew_lease(event)
+        if generation is None:
+            answer = self._hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
+            assert type(answer) is Alive
             return translate.alive(answer).SerializeToString()
-        usual = self._alive.get(answer.generation)
+        usual = self._alive.get(generation)
         if usual is None:
             if len(self._alive) > 64:
                 self._alive.clear()
-            usual = self._alive[answer.generation] = translate.alive(answer).SerializeToString()
+            usual = self._alive[generation] = translate.alive(Alive(generation)).SerializeToString()
         return usual
 
     def heartbeat_batch(self, request: pb.HeartbeatBatchRequest, call: Call) -> Any:

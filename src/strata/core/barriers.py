@@ -127,11 +127,11 @@ def _first(turn: Turn, job: Job, event: BarrierArrived) -> OpenRound:
     return OpenRound(event.barrier, event.expected, expected, event.generation, ranks, turn.now, math.inf)
 
 
-def _everybody(job: Job) -> list[int]:
+def _everybody(job: Job) -> set[int]:
     """The ranks that a barrier of the whole world waits for: those that are out too, unless it may shrink."""
     if job.settings.barriers == "shrink" or not job.world.declared:
-        return job.world.roster()
-    return list(range(job.world.declared))
+        return set(job.world.roster())
+    return set(range(job.world.declared))
 
 
 def _is_retry(waiting: OpenRound, event: BarrierArrived, member: Member) -> bool:
@@ -227,7 +227,7 @@ def missing_from(job: Job, waiting: OpenRound) -> list[str]:
     """Who has not come, by name; a rank where nobody is registered; a count where nobody in particular is awaited."""
     came = {arrival.rank for arrival in waiting.arrivals.values()}
     if waiting.ranks is not None:
-        return [_who(job, rank) for rank in waiting.ranks if rank not in came]
+        return [_who(job, rank) for rank in sorted(waiting.ranks - came)]
     absent = [_who(job, rank) for rank in _awaited(job) if rank not in came]
     lacking = waiting.expected - len(waiting.arrivals)
     return absent if len(absent) == lacking else [f"{lacking} of: {_names(absent) or 'workers not yet registered'}"]
@@ -287,7 +287,7 @@ def _shrink(turn: Turn, job: Job, waiting: OpenRound, rank: int | None, reason: 
     if rank is not None:
         waiting.expected -= 1
         if waiting.ranks is not None:
-            waiting.ranks = [other for other in waiting.ranks if other != rank]
+            waiting.ranks.discard(rank)
     if not waiting.arrivals:
         del turn.volatile.job(job.job).rounds[waiting.barrier]
     elif len(waiting.arrivals) >= waiting.expected:

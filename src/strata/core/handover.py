@@ -77,12 +77,13 @@ def _read_of(dataset: Dataset, shard: int) -> tuple[int, list[int]]:
 def on_view_changed(turn: Turn, record: ViewChanged) -> None:
     """Shards that moved away from a live worker stay with it until it says how far it got."""
     job = turn.state.jobs[record.job]
+    divided = [dataset for _, dataset in sorted(job.datasets.items()) if dataset.order == "affinity"]
+    if not divided:
+        return
     after = job.world.view
     before = after.leave(record.rank) if record.joined else after.join(record.rank)
-    for name in sorted(job.datasets):
-        dataset = job.datasets[name]
-        if dataset.order == "affinity":
-            _revoke(turn, job, dataset, before, after)
+    for dataset in divided:
+        _revoke(turn, job, dataset, before, after)
 
 
 def _revoke(turn: Turn, job: Job, dataset: Dataset, before: View, after: View) -> None:

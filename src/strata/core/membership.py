@@ -33,10 +33,11 @@ from strata.core.records import (
     WorkersForgotten,
     WorldDeclared,
 )
+from strata.core.settings import Policy
 from strata.core.state import GONE, Job, Member, State, World
 from strata.core.turn import Rules, Turn
 from strata.core.views import View
-from strata.core.volatile import Vitals
+from strata.core.volatile import JobVolatile, Vitals
 from strata.errors import Expired, InvalidInput, NotFound, Refused, Superseded
 
 PAST_NONCES_KEPT = 8
@@ -232,14 +233,10 @@ def _registered(turn: Turn, world: World, member: Member, reason: str) -> Regist
 # -- life and death --------------------------------------------------------------------------------------------------
 
 
-def _touch(turn: Turn, job: str, member: Member) -> Vitals:
+def _touch(turn: Turn, job: str, member: Member) -> None:
     volatile = turn.volatile.job(job)
     volatile.leases[member.worker] = turn.now + turn.policy.lease_seconds
-    vitals = volatile.vitals.get(member.worker)
-    if vitals is None:
-        vitals = volatile.vitals[member.worker] = Vitals(turn.now, step_since=turn.now)
-    vitals.heard = turn.now
-    return vitals
+    volatile.vitals.setdefault(member.worker, Vitals(turn.now, step_since=turn.now)).heard = turn.now
 
 
 @rules.handles(HeartbeatReceived)
@@ -248,17 +245,42 @@ def on_heartbeat(turn: Turn, event: HeartbeatReceived) -> None:
     member = job.member(event.worker, event.incarnation)
     if len(event.resources) > MAX_RESOURCES:
         raise InvalidInput(f"a heartbeat has {len(event.resources)} resources; at most {MAX_RESOURCES} are kept")
-    vitals = _touch(turn, event.job, member)
-    vitals.state, vitals.epoch = event.state, event.epoch
-    if event.resources:
-        vitals.resources = event.resources
-    if event.step != vitals.step:
-        elapsed = turn.now - vitals.step_since
-        vitals.pace = max(0.0, (event.step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
-        vitals.step, vitals.step_since = event.step, turn.now
+    volatile = turn.volatile.job(event.job)
+    renew(volatile, event, turn.policy, turn.now)
     if job.appointment is not None:
         appointments.hear(turn, job, member, event)
-    turn.reply(Alive(job.world.generation, errands_for(job, turn.volatile.job(event.job), member, turn.now)))
+    turn.reply(Alive(job.world.generation, errands_for(job, volatile, member, turn.now)))
+
+
+def renew(volatile: JobVolatile, event: HeartbeatReceived, policy: Policy, now: float) -> None:
+    """The worker lives, and this is what it says of itself."""
+    worker = event.worker
+    volatile.leases[worker] = now + policy.lease_seconds
+    vitals = volatile.vitals.get(worker)
+    if vitals is None:
+        vitals = volatile.vitals[worker] = Vitals(now, step_since=now)
+    vitals.heard, vitals.state, vitals.epoch = now, event.state, event.epoch
+    if event.resources:
+        vitals.resources = event.resources
+    step = event.step
+    if step != vitals.step:
+        elapsed = now - vitals.step_since
+        vitals.pace = max(0.0, (step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
+        vitals.step, vitals.step_since = step, now
+
+
+def is_uneventful(job: Job, event: HeartbeatReceived) -> bool:
+    """Whether this heartbeat is like most: it renews the lease of a live worker, and nobody has anything to do."""
+    member = job.world.members.get(event.worker)
+    return (
+        member is not None
+        and member.incarnation == event.incarnation
+        and member.status == "live"
+        and not event.resources
+        and not job.unsettled
+        and job.appointment is None
+        and not job.stopping
+    )
 
 
 @rules.handles(DeregisterRequested)

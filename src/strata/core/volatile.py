@@ -43,7 +43,7 @@ class OpenRound:
     said: int
     expected: int
     generation: int | None
-    ranks: list[int] | None
+    ranks: set[int] | None
     began: float
     deadline: float
     arrivals: dict[str, Arrival] = field(default_factory=dict)

@@ -1,10 +1,12 @@
 """The machine's promises, whatever happens: refusals change nothing, replay is exact, numbers only grow."""
 
 import contextlib
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -37,6 +39,8 @@ from strata.core.events import (
     RegisterRequested,
     RevocationAcknowledged,
     RollBackRequested,
+    SaveRequested,
+    StopRequested,
     SweepDue,
 )
 from strata.core.machine import Decision, Machine
@@ -484,3 +488,58 @@ def test_equal_states_have_equal_digests_and_others_have_not() -> None:
 def test_what_is_no_event_is_refused() -> None:
     with pytest.raises(InvalidInput, match="Event is not an event"):
         Machine().handle(Event(), 0.0)
+
+
+# -- the short way for heartbeats --------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32))
+def test_the_short_way_for_a_heartbeat_leads_where_the_long_one_does(seed: int) -> None:
+    """Or it says that it does not know the way."""
+    random = Random(seed)
+    one, other = _busy(seed), _busy(seed)
+    for _ in range(20):
+        now = one.now + random.random() * 10
+        event = HeartbeatReceived(
+            JOB,
+            f"w{random.randrange(5)}",
+            random.randrange(1, 7),
+            random.choice(["", "training", "idle"]),
+            random.randrange(-1, 50),
+            random.randrange(-1, 3),
+            resources=random.choice([{}, {}, {"gpu": 0.5}]),
+        )
+        generation = one.machine.renew_lease(event, now)
+        if generation is None:
+            with suppress(StrataError):
+                one.machine.handle(event, now)
+            with suppress(StrataError):
+                other.machine.handle(event, now)
+            continue
+        decision = other.machine.handle(event, now)
+        assert decision.records == []
+        assert decision.effects == [Reply(Alive(generation))]
+        assert one.machine.volatile.jobs[JOB].leases == other.machine.volatile.jobs[JOB].leases
+        assert one.machine.volatile.jobs[JOB].vitals == other.machine.volatile.jobs[JOB].vitals
+    assert one.machine.digest() == other.machine.digest()
+
+
+def _busy(seed: int) -> Cluster:
+    """A job in any of the situations that a heartbeat may meet."""
+    random = Random(seed)
+    cluster = Cluster()
+    workers = cluster.open_world(4)
+    for step, happens in enumerate(random.sample(["save", "ask", "stop", "drain", "leave", "replace", ""], 3)):
+        if happens == "save":
+            cluster.begin(workers[0], step=step)
+        elif happens == "ask":
+            cluster.send(SaveRequested(JOB))
+        elif happens == "stop":
+            cluster.send(StopRequested(JOB))
+        elif happens == "drain":
+            cluster.send(DrainRequested(JOB, "w1"))
+        elif happens == "leave":
+            cluster.leave(workers[2])
+        elif happens == "replace":
+            cluster.register("w3")
+    return cluster

@@ -1,0 +1,133 @@
+"""Light clients: connections that send prepared bytes, for gRPC and for TCPStore's own protocol."""
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpack import Encoder, HeaderTuple
+
+from benchmarks.coordinator.servers import TOKEN
+from benchmarks.rpc.h2load import framed
+from benchmarks.rpc.raw import PSEUDO, RawConnection, call
+
+FIELDS = (
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+    ("user-agent", "grpc-python/1.85.1 grpc-c/52.0.0 (linux; chttp2)"),
+    ("authorization", f"Bearer {TOKEN}"),
+)
+
+
+class GrpcConnection(RawConnection):
+    """One connection on which one method is called again and again."""
+
+    def __init__(self, address: str, path: str) -> None:
+        super().__init__(address)
+        encoder = Encoder()
+        fields = [HeaderTuple(*pair) for pair in (*PSEUDO, (":path", path), *FIELDS)]
+        self._block, self._next_block = encoder.encode(fields), encoder.encode(fields)
+        self._stream = 1
+
+    def request(self, message: bytes) -> bytes:
+        """The next call, ready to be sent. What is prepared must be sent in this order."""
+        number, block = self._stream, self._block
+        self._stream, self._block = number + 2, self._next_block
+        return call(number, block, framed(message))
+
+    def answered(self) -> int:
+        """How many calls were answered with what came in."""
+        return self.ended()[0]
+
+    def exchange(self, message: bytes) -> None:
+        """One call, waited for."""
+        self.socket.sendall(self.request(message))
+        while not self.answered():
+            pass
+
+
+class StoreConnection:
+    """One connection to a TCPStore. Numbers are in the machine's order; a text has its length before it."""
+
+    HELLO = struct.pack("<BI", 0, 0x3C85F7CE)
+    ADD, WAIT = 4, 6
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.sendall(self.HELLO)
+
+    @classmethod
+    def add(cls, key: bytes) -> bytes:
+        """Answered with eight bytes."""
+        return struct.pack("<BQ", cls.ADD, len(key)) + key + struct.pack("<q", 1)
+
+    @classmethod
+    def wait(cls, key: bytes) -> bytes:
+        """Answered with one byte when the key is there."""
+        return struct.pack("<BQQ", cls.WAIT, 1, len(key)) + key
+
+    def read(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            found += self.socket.recv(count - len(found))
+        return found
+
+
+def at_full_speed(connections: Sequence[Any], batches: Iterable[list[bytes]], answer_bytes: int = 0) -> float:
+    """Seconds for all of them, each connection sending its next when the last is answered."""
+    left = {connection: iter(own) for connection, own in zip(connections, batches, strict=True)}
+    with selectors.DefaultSelector() as ready:
+        for connection in connections:
+            ready.register(connection.socket, selectors.EVENT_READ, connection)
+        began = time.perf_counter()
+        for connection, own in left.items():
+            connection.socket.sendall(next(own))
+        while left:
+            for key, _ in ready.select():
+                connection = key.data
+                if answer_bytes:
+                    connection.read(answer_bytes)
+                elif not connection.answered():
+                    continue
+                following = next(left[connection], None)
+                if following is None:
+                    del left[connection]
+                    ready.unregister(connection.socket)
+                else:
+                    connection.socket.sendall(following)
+        return time.perf_counter() - began
+
+
+class Gathering:
+    """Many connections that all send one call and all wait for its answer."""
+
+    def __init__(self, connections: Sequence[Any]) -> None:
+        self.connections = connections
+        self._ready = selectors.DefaultSelector()
+        for connection in connections:
+            self._ready.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def send(self, requests: Sequence[bytes]) -> None:
+        for connection, request in zip(self.connections, requests, strict=True):
+            connection.socket.sendall(request)
+
+    def wait(self, answers: int = 1, answer_bytes: int = 0) -> float:
+        """Until each has so many answers; when that was."""
+        missing = len(self.connections) * answers
+        while missing > 0:
+            for key, _ in self._ready.select():
+                if answer_bytes:
+                    key.data.read(answer_bytes)
+                    missing -= 1
+                else:
+                    missing -= key.data.answered()
+        return time.perf_counter()
+
+    def close(self) -> None:
+        self._ready.close()
+        for connection in self.connections:
+            connection.socket.close()
