@@ -102,6 +102,36 @@ def at_full_speed(connections: Sequence[Any], batches: Iterable[list[bytes]], an
         return time.perf_counter() - began
 
 
+def at_steady_rate(connections: Sequence[GrpcConnection], requests: Sequence[bytes], rate: float) -> list[float]:
+    """Seconds each call took, counted from when it was due: one that waits for a slow one before it took longer.
+
+    Calls are due at even intervals, each on the next connection, whatever became of those before.
+    """
+    due: dict[GrpcConnection, list[float]] = {connection: [] for connection in connections}
+    taken: list[float] = []
+    with selectors.DefaultSelector() as ready:
+        for connection in connections:
+            ready.register(connection.socket, selectors.EVENT_READ, connection)
+        began = time.perf_counter() + 0.01
+        sent = 0
+        while len(taken) < len(requests):
+            now = time.perf_counter()
+            while sent < len(requests) and (at := began + sent / rate) <= now:
+                connection = connections[sent % len(connections)]
+                connection.socket.sendall(requests[sent])
+                due[connection].append(at)
+                sent += 1
+            left = began + sent / rate - time.perf_counter() if sent < len(requests) else 0.1
+            # The last stretch is waited for awake: to be woken takes longer than many a call.
+            for key, _ in ready.select(left - 0.0002 if left > 0.0005 else 0.0):
+                answers = key.data.answered()
+                heard = time.perf_counter()
+                waiting = due[key.data]
+                taken += [heard - at for at in waiting[:answers]]
+                del waiting[:answers]
+    return taken
+
+
 class Gathering:
     """Many connections that all send one call and all wait for its answer."""
 

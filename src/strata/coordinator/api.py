@@ -6,6 +6,7 @@ that no page in a browser can press a button of a coordinator that was started w
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -22,6 +23,7 @@ from strata.coordinator.events import EventView, index_of
 from strata.coordinator.paging import Key, page
 from strata.coordinator.streams import events
 from strata.coordinator.views import (
+    PULSE_SECONDS,
     BarriersView,
     CheckpointView,
     CoordinatorView,
@@ -36,11 +38,14 @@ from strata.core.events import DrainRequested, Event, SaveRequested, StopRequest
 from strata.core.shapes import MAX_TEXT
 from strata.errors import Conflict, InvalidInput, NotFound, StrataError
 from strata.rpc import RpcError
+from strata.rpc.limits import Rate
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 OPEN_PATHS = ("/healthz", "/readyz")
 BODY_BYTES = 64 << 10
-PULSE_SECONDS = 1.0
+REQUESTS_PER_SECOND = 100
+"""From one address: reads of a large job are work."""
+CALLERS_KEPT = 4096
 PAGE_MOST = 1000
 
 JobId = Annotated[str, Path(pattern=ID, description="The job's id.")]
@@ -93,6 +98,7 @@ _WRONG: dict[int | str, dict[str, Any]] = {
     401: {"model": Problem, "description": "The token is missing or not the right one."},
     404: {"model": Problem, "description": "There is no such job or worker."},
     422: {"model": Problem, "description": "The request is wrong in itself."},
+    429: {"model": Problem, "description": "Too many requests."},
     503: {"model": Problem, "description": "The coordinator is shutting down."},
 }
 _REFUSED: dict[int | str, dict[str, Any]] = _WRONG | {
@@ -124,9 +130,23 @@ def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool]) -> FastAPI:
 # -- who and what is let in --------------------------------------------------------------------------------------------
 
 
+def _too_often(callers: dict[str, Rate], request: Request) -> bool:
+    caller = "" if request.client is None else request.client.host
+    rate = callers.get(caller)
+    if rate is None:
+        if len(callers) >= CALLERS_KEPT:
+            callers.clear()
+        rate = callers[caller] = Rate(REQUESTS_PER_SECOND, 1.0)
+    return request.url.path not in OPEN_PATHS and rate.exceeded(time.monotonic())
+
+
 def _guard(app: FastAPI, tokens: Tokens) -> None:
+    callers: dict[str, Rate] = {}
+
     @app.middleware("http")
     async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        if _too_often(callers, request):
+            return _problem(429, "too_many", f"at most {REQUESTS_PER_SECOND} requests a second are taken here")
         if request.url.path not in OPEN_PATHS and not tokens.accept(request.headers.get("authorization")):
             problem = _problem(401, "unauthenticated", "this coordinator wants its bearer token: see STRATA_TOKEN")
             problem.headers["www-authenticate"] = "Bearer"
@@ -298,7 +318,7 @@ async def _stream(views: Views, job: str | None, last: str) -> AsyncIterator[byt
                 event, following = following.result(), None
                 yield _sent("event", event, event.id)
             else:
-                pulse = {"metrics": views.metrics(job), "jobs": views.jobs(job)}
+                pulse = views.pulse(job)
                 await hub.settled()
                 yield _sent("pulse", pulse)
     finally:

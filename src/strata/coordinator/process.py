@@ -35,6 +35,8 @@ logger = logging.getLogger("strata.coordinator")
 SERVICE = "strata.v1.Coordinator"
 TOKEN_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
+CALLS_PER_SECOND = 20_000
+"""On one connection: far more than the workers of a node have to say."""
 SWITCH_SECONDS = 0.0005
 """How long one thread may keep the interpreter from another: the journal's must not wait for a busy loop."""
 
@@ -51,7 +53,7 @@ class CoordinatorConfig:
     insecure: bool = False
     rpc: str = "strata"
     policy: Policy = field(default_factory=Policy)
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=lambda: Limits(calls_per_second=CALLS_PER_SECOND))
 
     def __post_init__(self) -> None:
         for address in (self.listen, self.http):

@@ -23,6 +23,8 @@ _CREDENTIALS = re.compile(r"://[^/@]*@")
 
 MISSING_SHOWN = 16
 EVENTS_SHOWN = 100
+PULSE_SECONDS = 1.0
+PULSES_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,12 @@ class DashboardView:
     events: list[EventView]
 
 
+@dataclass(frozen=True, slots=True)
+class PulseView:
+    metrics: MetricsView
+    jobs: list[JobView]
+
+
 class Views:
     """Reads the hub. What it gives may rest on what is not durable yet: see `Hub.settled`."""
 
@@ -170,6 +178,7 @@ class Views:
         self._version = version
         self._began = hub.clock()
         self.connections = 0
+        self._pulses: dict[str | None, tuple[float, PulseView]] = {}
 
     def dashboard(self, job: str | None, limit: int) -> DashboardView:
         return DashboardView(
@@ -182,6 +191,16 @@ class Views:
             self.metrics(job),
             self.events(job, min(limit, EVENTS_SHOWN)),
         )
+
+    def pulse(self, job: str | None) -> PulseView:
+        """What changes all the time; worked out once for all who watch."""
+        now = self.hub.clock()
+        known = self._pulses.get(job)
+        if known is None or now - known[0] >= PULSE_SECONDS / 2:
+            if len(self._pulses) > PULSES_KEPT:
+                self._pulses.clear()
+            known = self._pulses[job] = (now, PulseView(self.metrics(job), self.jobs(job)))
+        return known[1]
 
     def coordinator(self) -> CoordinatorView:
         state = self.hub.machine.state

@@ -26,6 +26,7 @@ class Limits:
     resets, pings, empty_frames: so many in each `rate_seconds`; one more ends the connection. Resets count from either
         side, and each answered call makes good for one; pings count with settings, and only since the last answer.
     calls_at_once: calls answered before other connections have their turn.
+    calls_per_second: on one connection; more end RESOURCE_EXHAUSTED. Any number if None.
     keepalive_seconds, keepalive_timeout_seconds: a silent peer is pinged after the one and cut off after the other.
     idle_seconds: a connection without calls is closed after this; never if None.
     """
@@ -47,6 +48,7 @@ class Limits:
     pings: int = 20
     empty_frames: int = 100
     calls_at_once: int = 64
+    calls_per_second: int | None = None
     connections: int = 20_000
     keepalive_seconds: float = 60.0
     keepalive_timeout_seconds: float = 20.0
@@ -55,9 +57,9 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            whole = field.type is int
+            whole = field.type in (int, int | None)
             kinds = int if whole else int | float
-            if (value is None and field.name == "idle_seconds") or (
+            if (value is None and field.name in ("idle_seconds", "calls_per_second")) or (
                 isinstance(value, kinds) and 0 < value < MOST_WINDOW + 1
             ):
                 continue

@@ -12,7 +12,7 @@ from strata.rpc.calls import WireCall
 from strata.rpc.connection import Connection
 from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
-from strata.rpc.limits import Limits
+from strata.rpc.limits import Limits, Rate
 from strata.rpc.messages import PREFIX_BYTES
 from strata.rpc.service import Admission, Kind, tell_all
 from strata.rpc.status import RpcError, Status
@@ -34,6 +34,7 @@ class ServerProtocol(asyncio.Protocol):
         "_leaving",
         "_left",
         "_loop",
+        "_rate",
         "_reading",
         "_transport",
         "_working",
@@ -59,6 +60,7 @@ class ServerProtocol(asyncio.Protocol):
         self.tasks = tasks
         self._ended = admission.ended
         self.is_watched = bool(admission.ended)
+        self._rate = None if limits.calls_per_second is None else Rate(limits.calls_per_second, 1.0)
         self.small_bytes = min(FRAME_BYTES, limits.message_bytes) - PREFIX_BYTES
         self._joined, self._left = joined, left
         self._loop = asyncio.get_running_loop()
@@ -160,6 +162,10 @@ class ServerProtocol(asyncio.Protocol):
             return
         if stream.head.refusal is not None:
             self._refuse(stream, stream.head.refusal)
+            return
+        if self._rate is not None and self._rate.exceeded(time.monotonic()):
+            most = self.connection.limits.calls_per_second
+            self._refuse(stream, RpcError(Status.RESOURCE_EXHAUSTED, f"at most {most:,} calls a second are taken here"))
             return
         call = stream.call = WireCall(self, stream)
         if call.method.kind is Kind.UNARY and stream.ended:

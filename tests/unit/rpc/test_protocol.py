@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from strata.rpc import Call, Interceptor, Kind, Limits, Method, RpcError, Status, frames
+from strata.errors import InvalidInput
+from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames
 from strata.rpc.frames import HEADERS, ErrorCode
 from strata.rpc.head import Head
 from strata.rpc.protocol import ServerProtocol
@@ -147,6 +148,54 @@ def test_others_have_their_turn_after_a_share_of_calls() -> None:
             await asyncio.sleep(0)
         assert len(greedy.statuses()) == 200
         assert greedy.network.reading
+
+    run(work)
+
+
+def test_more_calls_a_second_than_allowed_are_refused_one_by_one() -> None:
+    async def work() -> None:
+        served = Served(ECHO, limits=Limits(calls_per_second=10))
+        served.say(calls(range(1, 41, 2)))
+        told = list(served.statuses().values())
+        assert [b"grpc-status\x010" in each for each in told] == [True] * 10 + [False] * 10
+        assert all(b"grpc-status\x018" in each for each in told[10:])
+        other = Served(ECHO, limits=Limits(calls_per_second=10))
+        other.say(calls([1]))
+        assert b"grpc-status\x010" in other.statuses()[1], "each connection has its own"
+
+    with pytest.raises(InvalidInput, match="calls_per_second must be an integer"):
+        Limits(calls_per_second=0)
+    run(work)
+
+
+def test_an_answer_may_come_later_from_somebody_else() -> None:
+    async def work() -> None:
+        waiting: list[Later] = []
+
+        def handler(request: bytes, call: Call) -> Later:
+            waiting.append(Later())
+            return waiting[-1]
+
+        served = Served(Method(PATH, handler))
+        served.say(calls([1, 3, 5, 7]))
+        assert served.statuses() == {}
+        waiting[1].answer(b"second")
+        waiting[0].fail(RpcError(Status.ABORTED, "no"))
+        waiting[0].answer(b"too late")
+        await asyncio.sleep(0)
+        told = served.statuses()
+        assert b"grpc-status\x010" in told[3]
+        assert b"grpc-status\x0210" in told[1]
+        assert not waiting[2].given_up
+        served.say(frames.rst_stream(5, ErrorCode.CANCEL))
+        assert waiting[2].given_up
+        waiting[2].answer(b"nobody")
+        served.protocol.connection_lost(None)
+        assert waiting[3].given_up
+        waiting[3].fail(RuntimeError("nobody"))
+        ready = Later()
+        ready.answer(b"at once")
+        assert await ready == b"at once"
 
     run(work)
 
