@@ -215,7 +215,11 @@ def _add_health(app: FastAPI, views: Views, is_ready: Callable[[], bool]) -> Non
         tags=["health"],
         summary="Numbers for Prometheus",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: _WRONG[401]},
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+            401: _WRONG[401],
+            429: _WRONG[429],
+        },
     )
     async def prometheus() -> Response:
         body = metrics.exposition(views)

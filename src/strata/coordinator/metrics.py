@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 
 from strata.coordinator.stats import Histogram
 from strata.coordinator.views import Views
+from strata.rpc import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,14 +38,16 @@ class _Collector(Collector):
         requests = CounterMetricFamily(
             "strata_requests", "Calls that ended, by method and gRPC status.", labels=["method", "code"]
         )
-        for (path, status), count in sorted(stats.codes.items()):
-            requests.add_metric([_method(path), status.name], count)
+        for path, method in sorted(stats.methods.items()):
+            for status in Status:
+                if method.codes[status]:
+                    requests.add_metric([_method(path), status.name], method.codes[status])
         yield requests
         seconds = HistogramMetricFamily(
             "strata_request_seconds", "How long calls took in the coordinator.", labels=["method"]
         )
-        for path, histogram in sorted(stats.latency.items()):
-            seconds.add_metric([_method(path)], *_buckets(histogram))
+        for path, method in sorted(stats.methods.items()):
+            seconds.add_metric([_method(path)], *_buckets(method.latency))
         yield seconds
         yield _gauge("strata_connections", "Open gRPC connections.", self._views.connections)
 

@@ -61,25 +61,33 @@ class Histogram:
         self.total += value
 
 
-class RequestStats(Interceptor):
-    """Every call that ended: how it ended, and how long it took."""
+class MethodStats:
+    """The calls of one method: how many ended how (by the number of the status), and how long they took."""
+
+    __slots__ = ("codes", "latency")
 
     def __init__(self) -> None:
-        self.codes: dict[tuple[str, Status], int] = {}
-        self.latency: dict[str, Histogram] = {}
+        self.codes = [0] * len(Status)
+        self.latency = Histogram(LATENCY_BUCKETS)
+
+
+class RequestStats(Interceptor):
+    """Every call that ended."""
+
+    def __init__(self) -> None:
+        self.methods: dict[str, MethodStats] = {}
         self.count = 0
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def ended(self, path: str, status: Status, seconds: float) -> None:
         self.count += 1
-        key = (path, status)
-        codes = self.codes
-        codes[key] = codes.get(key, 0) + 1
-        histogram = self.latency.get(path)
-        if histogram is None:
-            histogram = self.latency[path] = Histogram(LATENCY_BUCKETS)
-        histogram.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
-        histogram.total += seconds
+        method = self.methods.get(path)
+        if method is None:
+            method = self.methods[path] = MethodStats()
+        method.codes[status] += 1
+        latency = method.latency
+        latency.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
+        latency.total += seconds
 
     def per_second(self) -> float:
         """Over the last ten seconds, or since whoever asked last if that is longer ago."""

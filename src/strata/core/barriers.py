@@ -65,9 +65,13 @@ def on_arrived(turn: Turn, event: BarrierArrived) -> None:
     waiting.arrivals[event.worker] = Arrival(member.incarnation, member.rank, event.arrival, event.settled, turn.now)
     if event.timeout_seconds is not None:
         waiting.deadline = min(waiting.deadline, turn.now + event.timeout_seconds)
-    if len(waiting.arrivals) >= waiting.expected:
-        _release(turn, job, waiting, f"all {waiting.expected} arrived", last=event.worker)
-    turn.reply(_verdict_of(job, event, member) or Waiting(len(waiting.arrivals), waiting.expected))
+    if len(waiting.arrivals) < waiting.expected:
+        turn.reply(Waiting(len(waiting.arrivals), waiting.expected))
+        return
+    _release(turn, job, waiting, f"all {waiting.expected} arrived", last=event.worker)
+    verdict = _verdict_of(job, event, member)
+    assert verdict is not None
+    turn.reply(verdict)
 
 
 def _check_arrival(event: BarrierArrived) -> None:
@@ -81,14 +85,12 @@ def _check_arrival(event: BarrierArrived) -> None:
 
 def _check_number(volatile: JobVolatile, event: BarrierArrived, member: Member) -> None:
     """A number stands for one wait at one barrier, and the verdicts that nobody settles have an end."""
-    elsewhere = any(
-        waiting.barrier != event.barrier
-        and (there := waiting.arrivals.get(event.worker)) is not None
-        and there.incarnation == member.incarnation
-        and there.number == event.arrival
-        for waiting in volatile.rounds.values()
-    )
-    if elsewhere or event.arrival in member.verdicts:
+    elsewhere = event.arrival in member.verdicts
+    for waiting in volatile.rounds.values():
+        there = waiting.arrivals.get(event.worker)
+        if there is not None and waiting.barrier != event.barrier and there.number == event.arrival:
+            elsewhere = elsewhere or there.incarnation == member.incarnation
+    if elsewhere:
         raise Refused(f"arrival {event.arrival} of {event.worker!r} was made at another barrier than {event.barrier!r}")
     if len(member.verdicts) >= MAX_UNHEARD:
         raise Refused(
@@ -170,12 +172,15 @@ def _bound(generation: int | None) -> str:
 def _settle(volatile: JobVolatile, event: BarrierArrived) -> None:
     """The worker says that it waits no more for anything up to `settled`: it gave up on what is still open of that."""
     volatile.settled[event.worker] = max(event.settled, volatile.settled.get(event.worker, 0))
-    for waiting in list(volatile.rounds.values()):
-        arrival = waiting.arrivals.get(event.worker)
-        if arrival is not None and arrival.number <= event.settled:
-            del waiting.arrivals[event.worker]
-            if not waiting.arrivals:
-                del volatile.rounds[waiting.barrier]
+    given_up = [
+        waiting
+        for waiting in volatile.rounds.values()
+        if (arrival := waiting.arrivals.get(event.worker)) is not None and arrival.number <= event.settled
+    ]
+    for waiting in given_up:
+        del waiting.arrivals[event.worker]
+        if not waiting.arrivals:
+            del volatile.rounds[waiting.barrier]
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------

@@ -214,7 +214,8 @@ class ServerProtocol(asyncio.Protocol):
         return certificate or None
 
     def ended(self, path: str, status: Status, began: float) -> None:
-        tell_all(self._ended, path, status, time.monotonic() - began)
+        if self._ended:
+            tell_all(self._ended, path, status, time.monotonic() - began)
 
     def flush_soon(self) -> None:
         if not self._flushing:

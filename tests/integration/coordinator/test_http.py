@@ -281,6 +281,16 @@ def test_schemathesis_finds_nothing(guarded: CoordinatorProcess, tmp_path: Path)
     program = Path(sys.executable).with_name("schemathesis")
     command = [str(program), "run", f"http://{guarded.http}/openapi.json"]
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--exclude-path", "/api/v1/stream"]
-    command += ["--max-examples", "15", "--seed", "1", "--no-color", "--generation-database", "none"]
+    command += [
+        "--max-examples",
+        "15",
+        "--seed",
+        "1",
+        "--no-color",
+        "--rate-limit",
+        "80/s",
+        "--generation-database",
+        "none",
+    ]
     told = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=tmp_path, check=False)
     assert told.returncode == 0, told.stdout[-6000:] + told.stderr[-2000:]
