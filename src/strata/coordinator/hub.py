@@ -17,7 +17,7 @@ from strata.coordinator.groupcommit import GroupCommit
 from strata.coordinator.journal import Journal, JournalError
 from strata.coordinator.replay import Entry, replayed
 from strata.core.effects import Answer, BreakBarrier, ReleaseBarrier, Reply
-from strata.core.events import CoordinatorStarted, Event, HeartbeatReceived, SweepDue
+from strata.core.events import BarrierArrived, CoordinatorStarted, Event, HeartbeatReceived, SweepDue
 from strata.core.machine import Decision
 from strata.core.records import Record
 from strata.core.settings import Policy
@@ -132,6 +132,12 @@ class Hub:
     async def settled(self) -> None:
         """Wait until everything decided so far is durable."""
         await self.answer(None) if self.durable != self.machine.state.index else None
+
+    def join_barrier(self, event: BarrierArrived) -> bool:
+        """For the usual arrival: whether it now waits with the others. If not, it has to be asked about."""
+        if self._closed is not None:
+            raise self._closed
+        return self.machine.join_barrier(event, self.clock())
 
     def wait_at_barrier(self, job: str, worker: str, arrival: int) -> Later:
         """What the verdict on this arrival will answer, to every try of the same one."""

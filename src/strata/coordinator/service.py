@@ -143,8 +143,11 @@ class _Service:
 
     def wait_barrier(self, request: pb.WaitBarrierRequest, call: Call) -> Any:
         hub = self._hub
+        event = translate.wait_barrier(request)
+        if hub.join_barrier(event):
+            return hub.wait_at_barrier(event.job, event.worker, event.arrival)
         try:
-            answer = hub.ask(translate.wait_barrier(request), trusted=request.ByteSize() <= SMALL_BYTES)
+            answer = hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
         except RpcError:
             raise
         except StrataError as error:

@@ -83,8 +83,9 @@ def heartbeat(request: pb.HeartbeatRequest, job: str = "") -> events.HeartbeatRe
         request.worker_id,
         request.incarnation,
         state,
-        request.step if request.HasField("step") else -1,
-        request.epoch if request.HasField("epoch") else -1,
+        # Whether it is there has to be asked for nothing but zero.
+        request.step or (0 if request.HasField("step") else -1),
+        request.epoch or (0 if request.HasField("epoch") else -1),
         request.promised_request,
         request.promised_step,
         dict(request.resources) if request.resources else {},

@@ -24,7 +24,7 @@ from strata.core import (
     recovery,
 )
 from strata.core.effects import Effect
-from strata.core.events import Event, HeartbeatReceived
+from strata.core.events import BarrierArrived, Event, HeartbeatReceived
 from strata.core.records import Record
 from strata.core.settings import Policy
 from strata.core.shapes import check_shape
@@ -93,6 +93,11 @@ class Machine:
             return None
         membership.renew(self.volatile.job(event.job), event, self.policy, now)
         return job.world.generation
+
+    def join_barrier(self, event: BarrierArrived, now: float) -> bool:
+        """The same for arrivals at a barrier: whether this one now waits with the others. If not, it must be decided."""
+        job, volatile = self.state.jobs.get(event.job), self.volatile.jobs.get(event.job)
+        return job is not None and volatile is not None and barriers.join(job, volatile, event, now)
 
     def apply(self, record: Record) -> None:
         """Replay one record of the journal."""

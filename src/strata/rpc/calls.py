@@ -149,9 +149,11 @@ class WireCall(Call):
             protocol.connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
         else:
             protocol.connection.answer(stream, payload)
-        if self._timer is None and not protocol.is_watched:
+        if self._timer is None:
             self._over = True
             stream.call = None
+            if protocol.is_watched:
+                protocol.ended(self.method.path, Status.OK, self._began)
         else:
             self._end(Status.OK)
 

@@ -1,15 +1,19 @@
 """Barriers: everybody waits until everybody has come, or all are told who is missing."""
 
+import copy
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strata.core.barriers import MAX_OPEN_ROUNDS, MAX_UNHEARD
 from strata.core.effects import BarrierVerdict, BreakBarrier, Registered, ReleaseBarrier, Waiting
-from strata.core.events import DrainRequested
+from strata.core.events import BarrierArrived, DrainRequested
 from strata.core.records import BarrierBroken, BarrierReleased
 from strata.core.settings import Policy
-from strata.errors import InvalidInput, Refused, StaleGeneration
+from strata.errors import InvalidInput, Refused, StaleGeneration, StrataError
 from tests.unit.core.cluster import JOB, Cluster
 
 LEASE = Policy().lease_seconds
@@ -576,3 +580,68 @@ def test_a_timeout_beyond_every_clock_is_refused_and_the_arrival_does_not_count(
     with pytest.raises(InvalidInput, match="timeout must fit 64 bits"):
         cluster.arrive(w0, "epoch", expected=2, timeout_seconds=10**400)
     assert cluster.arrive(w1, "epoch", expected=2) == Waiting(1, 2)
+
+
+# -- the short way -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32))
+def test_the_short_way_to_a_barrier_leads_where_the_long_one_does(seed: int) -> None:
+    """Or it says that it does not know the way, and has done nothing."""
+    random = Random(seed)
+    short, long = (_waiting_room(seed) for _ in range(2))
+    for _ in range(30):
+        event = BarrierArrived(
+            JOB,
+            f"w{random.randrange(6)}",
+            random.choice([1, 2, 3, 4, 5, 6, 7]),
+            random.choice(["epoch", "epoch", "epoch", "sync"]),
+            arrival=random.randrange(0, 4),
+            settled=random.randrange(-1, 4),
+            expected=random.choice([6, 6, 6, 3]),
+            timeout_seconds=random.choice([None, None, None, 5.0]),
+            generation=random.choice([None, None, None, short.generation]),
+        )
+        before = copy.deepcopy(short.machine.volatile.jobs[JOB])
+        joined = short.machine.join_barrier(event, short.now)
+        if not joined:
+            assert short.machine.volatile.jobs[JOB] == before
+            outcomes = [_outcome(cluster, event) for cluster in (short, long)]
+            assert outcomes[0] == outcomes[1]
+        else:
+            decision = long.machine.handle(event, long.now)
+            assert decision.records == []
+            assert [type(effect.answer) for effect in decision.effects] == [Waiting]
+        assert short.machine.volatile.jobs[JOB].rounds == long.machine.volatile.jobs[JOB].rounds
+        assert short.machine.volatile.jobs[JOB].settled == long.machine.volatile.jobs[JOB].settled
+    assert short.machine.digest() == long.machine.digest()
+
+
+def _waiting_room(seed: int) -> Cluster:
+    random = Random(seed)
+    cluster = Cluster(barriers=random.choice(["fail", "shrink"]))
+    workers = cluster.world(6)
+    if random.random() < 0.3:
+        cluster.leave(workers[5])
+    if random.random() < 0.8:
+        cluster.arrive(workers[0], "epoch", expected=6)
+    return cluster
+
+
+def _outcome(cluster: Cluster, event: BarrierArrived) -> object:
+    try:
+        return cluster.send(event)
+    except StrataError as error:
+        return str(error)
+
+
+def test_the_short_way_is_the_usual_one() -> None:
+    """That it is taken at all: everybody but the first and the last."""
+    cluster = Cluster()
+    workers = cluster.world(6)
+    cluster.arrive(workers[0], "epoch", expected=6)
+    joined = [
+        cluster.machine.join_barrier(BarrierArrived(JOB, who.worker, who.incarnation, "epoch", 1, 0, 6), cluster.now)
+        for who in workers
+    ]
+    assert joined == [False, False, True, True, True, False]

@@ -16,7 +16,7 @@ from strata.errors import InvalidInput
 from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames
 from strata.rpc.frames import HEADERS, ErrorCode
 from strata.rpc.head import Head
-from strata.rpc.protocol import ServerProtocol
+from strata.rpc.protocol import Flushes, ServerProtocol
 from strata.rpc.service import Admission
 from strata.rpc.stream import Stream
 from tests.unit.rpc.peer import FIELDS, HELLO, Frame, data, headers, message
@@ -70,6 +70,13 @@ class Network(asyncio.Transport):
         return found
 
 
+class AtOnce(Flushes):
+    """Nothing to wait for: there is one connection."""
+
+    def add(self, protocol: ServerProtocol) -> None:
+        protocol.flush_now()
+
+
 class Served:
     """A protocol that has been greeted."""
 
@@ -79,6 +86,7 @@ class Served:
         interceptors: Iterable[Interceptor] = (),
         limits: Limits | None = None,
         gzip: int | None = None,
+        flushes: Flushes | None = None,
     ) -> None:
         self.network = Network()
         self.left = False
@@ -87,6 +95,7 @@ class Served:
             limits or Limits(),
             gzip_from_bytes=gzip,
             tasks=set(),
+            flushes=flushes or AtOnce(),
             joined=lambda _: True,
             left=lambda _: setattr(self, "left", True),
         )
@@ -132,6 +141,25 @@ def test_a_read_is_answered_in_one_write() -> None:
         served.say(calls(range(1, 33, 2)))
         assert len(served.network.writes) == 1
         assert len(served.statuses()) == 16
+
+    run(work)
+
+
+def test_answers_of_many_connections_go_out_together() -> None:
+    async def work() -> None:
+        flushes = Flushes()
+        several = [Served(ECHO, flushes=flushes) for _ in range(3)]
+        await asyncio.sleep(0)
+        for served in several:
+            served.network.writes.clear()
+        for served in several:
+            served.say(calls([1, 3]))
+            served.say(calls([5]))
+        assert not any(served.network.writes for served in several)
+        several[1].protocol.connection_lost(None)
+        await asyncio.sleep(0)
+        assert [len(served.network.writes) for served in several] == [1, 0, 1]
+        assert len(several[0].statuses()) == 3
 
     run(work)
 
