@@ -86,7 +86,7 @@ def test_the_seeds_meet_every_fault_and_every_record() -> None:
         records.update(result.records)
     assert set(faults) == {*WORKER_FAULTS, *COORDINATOR_FAULTS, *JOB_FAULTS} == set(STRIKES)
     unmet = {kind.__name__ for kind in every_record()} - set(records)
-    asked_for = {"SaveWanted", "SaveAgreed", "SaveReopened", "JobStopping"}
+    asked_for = {"SaveWanted", "SaveAgreed", "SaveReopened", "SaveDropped", "JobStopping"}
     assert unmet == {"DatasetRemoved", "CheckpointPinned", "WorkersForgotten", *asked_for}
 
 

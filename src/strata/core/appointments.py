@@ -1,29 +1,43 @@
 """Appointments: a checkpoint that somebody asked for falls on one step, the same for every rank.
 
-    wanted ──proposed──▶ all promised ──▶ agreed ──the save begins──▶ (kept)
-      ▲          │                          │
-      └──passed by, or the world changed────┘
+    wanted ──proposed──▶ all promised ──▶ agreed ──the save begins──▶ under way ──▶ decided: kept
+      ▲          │                          │                            │
+      └──not all answered, or all passed by, or the world went back, or the save came to nothing──┘
 
 A rank that passed a step cannot save it any more, and ranks hear at different times. So a step ahead of everybody is
-proposed; a rank that promises will wait there until it knows the outcome; when all have promised, the step is agreed.
-The step is chosen so far ahead that the outcome is known long before anybody gets there, and nobody waits.
+proposed; a rank that promises waits there until it knows the outcome; when all have promised, the step is agreed. The
+step is chosen so far ahead that the outcome is known before anybody gets there. A rank that holds, and whose heartbeat
+with the promise is answered with neither the proposal nor an agreement, is free to go on.
 
-The law: nobody is told to save at a step before every process that is there promised it. What was asked for and what
-was agreed is durable; proposals are not, and are made anew.
+The law: a step is agreed only when every process that is there has promised it. What was asked for and what was agreed
+is durable; proposals are not, and are made anew. A step that is agreed is not given up because one rank was seen
+beyond it: its save may have begun, and the word of that be on its way.
 """
 
 import math
 
 from strata.core.effects import Done, SaveAsked
-from strata.core.events import HeartbeatReceived, SaveRequested, StopRequested
+from strata.core.events import HeartbeatReceived, SaveRequested, StopRequested, SweepDue
 from strata.core.ids import MAX_COUNT
-from strata.core.records import JobStopping, SaveAgreed, SaveReopened, SaveWanted
+from strata.core.records import (
+    CheckpointAbandoned,
+    JobStopping,
+    RecoveryPointSet,
+    SaveAgreed,
+    SaveDropped,
+    SaveReopened,
+    SaveWanted,
+)
 from strata.core.state import Appointment, Job, Member, State
 from strata.core.turn import Rules, Turn
 from strata.core.volatile import Proposal
 from strata.errors import Refused
 
-LEAD_HEARTBEATS = 2
+LEAD_HEARTBEATS = 4
+"""To hear of the proposal, to promise, and to hear of the agreement takes up to three."""
+PROPOSALS = 5
+TRIES = 3
+"""Where saving fails again and again, to ask once more is for the one who asked."""
 
 rules = Rules()
 
@@ -41,56 +55,62 @@ def on_requested(turn: Turn, event: SaveRequested) -> None:
 
 @rules.handles(StopRequested)
 def on_stop(turn: Turn, event: StopRequested) -> None:
-    """Those who are there are told to stop; with `save`, once the last checkpoint has begun."""
+    """Those who are there are told to stop; with `save`, once the last checkpoint is durable."""
     job = turn.state.job(event.job)
     if not job.world.by_rank:
         raise Refused(f"job {event.job!r} has no workers, so there is nobody to stop")
-    if not job.stopping:
-        turn.record(JobStopping(job.job, event.reason or "an operator asked"))
+    if not job.stopping or (not event.save and job.appointment is not None):
+        turn.record(JobStopping(job.job, event.reason or job.stopping or "an operator asked", at_once=not event.save))
         if event.save:
             _want(turn, job, f"the job stops: {job.stopping}")
-    elif not event.save and job.appointment is not None and job.appointment.step < 0:
-        turn.record(JobStopping(job.job, event.reason or job.stopping))
     turn.reply(Done())
 
 
 def _want(turn: Turn, job: Job, reason: str) -> None:
     if job.appointment is None:
         turn.record(SaveWanted(job.job, job.next_request, reason))
+        _propose(turn, job)
+
+
+def _propose(turn: Turn, job: Job) -> None:
+    wanted, volatile = job.appointment, turn.volatile.job(job.job)
+    assert wanted is not None
+    former = volatile.proposal
+    count = former.number + 1 if former is not None and former.request == wanted.request else 1
+    volatile.proposal = Proposal(wanted.request, _step_ahead(turn, job), turn.now, count)
 
 
 def hear(turn: Turn, job: Job, member: Member, event: HeartbeatReceived) -> None:
     """A heartbeat while a checkpoint is wanted: it may bring a promise, or show that the step was passed."""
     wanted = job.appointment
     assert wanted is not None
-    if wanted.step >= 0:
-        if event.step > wanted.step:
-            turn.record(SaveReopened(job.job, wanted.request, f"{event.worker} went past step {wanted.step}"))
-        else:
-            return
-    volatile = turn.volatile.job(job.job)
-    proposal = volatile.proposal
-    promises = proposal is not None and (event.promised_request, event.promised_step) == (
-        wanted.request,
-        proposal.step,
-    )
-    if proposal is None or proposal.request != wanted.request or (event.step >= proposal.step and not promises):
-        volatile.proposal = Proposal(wanted.request, _step_ahead(turn, job))
+    if wanted.step >= 0 or wanted.attempt:
         return
-    if promises:
-        proposal.promised.add((member.worker, member.incarnation))
-    if all(_of(job, worker) in proposal.promised for worker in job.world.by_rank.values()):
-        reason = f"all {len(job.world.by_rank)} workers save at step {proposal.step}: {wanted.reason}"
+    proposal = turn.volatile.job(job.job).proposal
+    if proposal is None or proposal.request != wanted.request:
+        _propose(turn, job)
+        return
+    if (event.promised_request, event.promised_step) != (wanted.request, proposal.step):
+        if event.step >= proposal.step:
+            _propose(turn, job)
+        return
+    proposal.promised.add((member.worker, member.incarnation))
+    _agree_if_all(turn, job)
+
+
+def _agree_if_all(turn: Turn, job: Job) -> None:
+    wanted, proposal = job.appointment, turn.volatile.job(job.job).proposal
+    there = job.world.by_rank.values()
+    if wanted is None or proposal is None or len(proposal.promised) < len(there):
+        return
+    if all((worker, job.world.members[worker].incarnation) in proposal.promised for worker in there):
+        reason = f"all {len(there)} workers save at step {proposal.step}: {wanted.reason}"
         turn.record(SaveAgreed(job.job, wanted.request, proposal.step, reason))
-        volatile.proposal = None
-
-
-def _of(job: Job, worker: str) -> tuple[str, int]:
-    return worker, job.world.members[worker].incarnation
+        turn.volatile.job(job.job).proposal = None
 
 
 def _step_ahead(turn: Turn, job: Job) -> int:
-    """A step that nobody will have reached before everybody has heard of it."""
+    """A step that nobody will have reached before everybody knows of it."""
     lead = LEAD_HEARTBEATS * turn.policy.heartbeat_seconds
     vitals = turn.volatile.job(job.job).vitals
     furthest = -1
@@ -100,6 +120,60 @@ def _step_ahead(turn: Turn, job: Job) -> int:
             ahead = min(math.ceil(last.pace * (turn.now - last.heard + lead)), MAX_COUNT // 4)
             furthest = max(furthest, min(last.step, MAX_COUNT // 2) + ahead)
     return furthest + 1
+
+
+@rules.reacts(RecoveryPointSet)
+def on_point(turn: Turn, record: RecoveryPointSet) -> None:
+    """Everybody is at another step now: what was promised holds no more."""
+    turn.volatile.job(record.job).proposal = None
+
+
+@rules.reacts(CheckpointAbandoned)
+def on_abandoned(turn: Turn, record: CheckpointAbandoned) -> None:
+    wanted = turn.state.jobs[record.job].appointment
+    if wanted is not None and wanted.tries >= TRIES:
+        turn.record(SaveDropped(record.job, wanted.request, f"{TRIES} saves came to nothing: {record.reason}"))
+
+
+@rules.handles(SweepDue)
+def on_sweep(turn: Turn, event: SweepDue) -> None:
+    """Nobody holds for ever: a proposal that not all answer is replaced, and in the end dropped."""
+    for name in sorted(turn.state.jobs):
+        job = turn.state.jobs[name]
+        if job.appointment is not None:
+            _look_again(turn, job, job.appointment)
+
+
+def _look_again(turn: Turn, job: Job, wanted: Appointment) -> None:
+    volatile = turn.volatile.job(job.job)
+    if wanted.attempt:
+        return
+    if wanted.step >= 0:
+        steps = [volatile.vitals[worker].step for worker in job.world.by_rank.values() if worker in volatile.vitals]
+        if steps and min(steps) > wanted.step:
+            turn.record(SaveReopened(job.job, wanted.request, f"everybody is beyond step {wanted.step}"))
+        return
+    proposal = volatile.proposal
+    if proposal is None:
+        return
+    _agree_if_all(turn, job)
+    if volatile.proposal is not proposal or turn.now - proposal.since < _patience(turn):
+        return
+    if proposal.number < PROPOSALS:
+        _propose(turn, job)
+        return
+    silent = [
+        worker
+        for _, worker in sorted(job.world.by_rank.items())
+        if (worker, job.world.members[worker].incarnation) not in proposal.promised
+    ]
+    reason = f"{', '.join(silent[:3])} did not answer {PROPOSALS} proposals"
+    turn.record(SaveDropped(job.job, wanted.request, reason))
+    volatile.proposal = None
+
+
+def _patience(turn: Turn) -> float:
+    return 2 * LEAD_HEARTBEATS * turn.policy.heartbeat_seconds
 
 
 # -- apply -----------------------------------------------------------------------------------------------------------
@@ -122,10 +196,14 @@ def apply_reopened(state: State, record: SaveReopened) -> None:
     state.jobs[record.job].agree(-1)
 
 
+@rules.applies(SaveDropped)
+def apply_dropped(state: State, record: SaveDropped) -> None:
+    state.jobs[record.job].appointment = None
+
+
 @rules.applies(JobStopping)
 def apply_stopping(state: State, record: JobStopping) -> None:
-    """Asked for a second time before a step was agreed, the last checkpoint is not waited for."""
     job = state.jobs[record.job]
-    if job.stopping:
-        job.appointment = None
     job.stopping = record.reason
+    if record.at_once:
+        job.appointment = None

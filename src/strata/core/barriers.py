@@ -14,7 +14,7 @@ Open rounds are volatile: after a restart of the coordinator the waiters arrive 
 import math
 from collections.abc import Sequence
 
-from strata.core.effects import BarrierVerdict, BreakBarrier, ReleaseBarrier, Waiting
+from strata.core.effects import BarrierVerdict, BreakBarrier, DismissArrival, ReleaseBarrier, Waiting
 from strata.core.events import BarrierArrived, SweepDue
 from strata.core.ids import check_id, check_int
 from strata.core.records import (
@@ -60,7 +60,8 @@ def on_arrived(turn: Turn, event: BarrierArrived) -> None:
         waiting = _first(turn, job, event)
     else:
         _check_belongs(waiting, event, member)
-    _settle(volatile, event)
+    _settle(turn, volatile, event)
+    _replace(turn, event, volatile.rounds.get(event.barrier), waiting)
     volatile.rounds[event.barrier] = waiting
     waiting.arrivals[event.worker] = Arrival(member.incarnation, member.rank, event.arrival, event.settled, turn.now)
     if event.timeout_seconds is not None:
@@ -99,7 +100,6 @@ def join(job: Job, volatile: JobVolatile, event: BarrierArrived, now: float) -> 
         or number in member.verdicts
         or len(member.verdicts) >= MAX_UNHEARD
         or not (waiting.ranks is None or member.rank in waiting.ranks)
-        or waiting.arrivals.keys() <= {worker}
     ):
         return False
     volatile.settled[worker] = max(settled, before)
@@ -202,7 +202,16 @@ def _bound(generation: int | None) -> str:
     return "for any generation" if generation is None else f"for generation {generation} alone"
 
 
-def _settle(volatile: JobVolatile, event: BarrierArrived) -> None:
+def _replace(turn: Turn, event: BarrierArrived, former: OpenRound | None, waiting: OpenRound) -> None:
+    """This arrival takes the place of an older one of the same worker, which waits no more."""
+    for there in (former, waiting):
+        older = None if there is None else there.arrivals.pop(event.worker, None)
+        if older is not None:
+            newer = f"arrival {event.arrival} came"
+            turn.effect(DismissArrival(event.job, event.barrier, event.worker, older.number, "given_up", newer))
+
+
+def _settle(turn: Turn, volatile: JobVolatile, event: BarrierArrived) -> None:
     """The worker says that it waits no more for anything up to `settled`: it gave up on what is still open of that."""
     volatile.settled[event.worker] = max(event.settled, volatile.settled.get(event.worker, 0))
     given_up = [
@@ -211,7 +220,9 @@ def _settle(volatile: JobVolatile, event: BarrierArrived) -> None:
         if (arrival := waiting.arrivals.get(event.worker)) is not None and arrival.number <= event.settled
     ]
     for waiting in given_up:
-        del waiting.arrivals[event.worker]
+        older = waiting.arrivals.pop(event.worker)
+        settled = "its sender settled it"
+        turn.effect(DismissArrival(event.job, waiting.barrier, event.worker, older.number, "given_up", settled))
         if not waiting.arrivals:
             del volatile.rounds[waiting.barrier]
 
@@ -311,7 +322,8 @@ def on_lost(turn: Turn, record: WorkerLost) -> None:
         if waiting.generation is None and not came and (replaced or not awaited):
             continue
         if came:
-            del waiting.arrivals[record.worker]
+            gone = waiting.arrivals.pop(record.worker)
+            turn.effect(DismissArrival(record.job, barrier, record.worker, gone.number, record.cause, record.reason))
         if job.settings.barriers == "shrink" and waiting.generation is None:
             _shrink(turn, job, waiting, None if replaced else record.rank, f"{record.worker} was lost: {record.reason}")
         else:

@@ -373,7 +373,7 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
     job.set_status(attempt, "open")
     job.next_attempt = record.attempt + 1
     if job.appointment is not None and record.step >= job.appointment.step:
-        job.appointment = None  # kept; or, while no step was agreed, this checkpoint is as good
+        job.appointment.attempt = record.attempt  # while no step was agreed, this checkpoint is as good
 
 
 @rules.applies(CheckpointSkipped)
@@ -405,6 +405,8 @@ def apply_decided(state: State, record: CheckpointDecided) -> None:
         parts = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
         attempt.positions[name] = _position(job.datasets.get(name), base, [part for part in parts if part is not None])
     attempt.base = {}
+    if job.appointment is not None and job.appointment.attempt == record.attempt:
+        job.appointment = None
     job.skipped = {step: reason for step, reason in job.skipped.items() if step > attempt.step}
 
 
@@ -435,6 +437,10 @@ def apply_abandoned(state: State, record: CheckpointAbandoned) -> None:
     job = state.jobs[record.job]
     attempt = job.attempts.pop(record.attempt)
     job.set_status(attempt, "over")
+    wanted = job.appointment
+    if wanted is not None and wanted.attempt == record.attempt:
+        wanted.tries += 1
+        job.agree(-1)
     job.skip(attempt.step, f"attempt {record.attempt} was abandoned: {record.reason}")
 
 

@@ -47,6 +47,17 @@ class BreakBarrier(Effect, frozen=True):
     waited_seconds: float = 0.0
 
 
+class DismissArrival(Effect, frozen=True):
+    """An arrival that waits no more, and will get no verdict. `cause`: superseded, expired or left, or given_up."""
+
+    job: str
+    barrier: str
+    worker: str
+    arrival: int
+    cause: str
+    reason: str
+
+
 class AbandonAttempt(Effect, frozen=True):
     """Tell the participants that their parts are of no use any more."""
 

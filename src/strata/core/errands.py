@@ -26,7 +26,7 @@ def errands_for(job: Job, volatile: JobVolatile, member: Member, now: float) -> 
 def _appointment(job: Job, volatile: JobVolatile) -> Errand | None:
     """Where to save, or where the others would."""
     wanted, proposal = job.appointment, volatile.proposal
-    if wanted is None:
+    if wanted is None or wanted.attempt:
         return None
     if wanted.step >= 0:
         return Errand("save_at", step=wanted.step, request=wanted.request, reason=wanted.reason)

@@ -32,7 +32,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation:
     """What matters most about the job at this instant."""
-    looks = (_nobody, _stopping, _incomplete, _rolled_back, _barrier, _saving, _manifest, _appointed, _stalled)
+    looks = (_nobody, _incomplete, _rolled_back, _barrier, _stalled, _manifest, _saving, _stopping, _appointed)
     for look in looks:
         found = look(job, volatile, policy, now)
         if found is not None:
@@ -151,7 +151,7 @@ def _manifest(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Ex
 
 def _appointed(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
     wanted, proposal = job.appointment, volatile.proposal
-    if wanted is None:
+    if wanted is None or wanted.attempt:
         return None
     if wanted.step >= 0:
         return Explanation("saving_soon", f"saves at step {wanted.step} ({wanted.reason})")
@@ -160,9 +160,9 @@ def _appointed(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> E
         for _, worker in sorted(job.world.by_rank.items())
         if proposal is None or (worker, job.world.members[worker].incarnation) not in proposal.promised
     ]
-    return Explanation(
-        "agreeing", f"looks for a step at which all can save ({wanted.reason}); {_named(silent)} did not answer yet"
-    )
+    late = proposal is not None and now - proposal.since >= policy.patient_seconds + policy.heartbeat_seconds
+    sentence = f"looks for a step at which all can save ({wanted.reason}); {_named(silent)} did not answer yet"
+    return Explanation("agreeing", sentence, late, tuple(silent[:NAMES_SHOWN]) if late else ())
 
 
 def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:

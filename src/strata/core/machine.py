@@ -95,7 +95,7 @@ class Machine:
         return job.world.generation
 
     def join_barrier(self, event: BarrierArrived, now: float) -> bool:
-        """The same for arrivals at a barrier: whether this one now waits with the others. If not, it must be decided."""
+        """The same for arrivals at a barrier: whether this one waits with the others now. Any other must be decided."""
         job, volatile = self.state.jobs.get(event.job), self.volatile.jobs.get(event.job)
         return job is not None and volatile is not None and barriers.join(job, volatile, event, now)
 

@@ -265,7 +265,9 @@ def renew(volatile: JobVolatile, event: HeartbeatReceived, policy: Policy, now: 
     step = event.step
     if step != vitals.step:
         elapsed = now - vitals.step_since
-        vitals.pace = max(0.0, (step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
+        pace = max(0.0, (step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
+        # A recovery leaps over many steps, and is no pace to go by.
+        vitals.pace = min(pace, 2 * vitals.pace) if vitals.pace else pace
         vitals.step, vitals.step_since = step, now
 
 

@@ -106,8 +106,18 @@ class SaveReopened(JobRecord, frozen=True):
     reason: str
 
 
-class JobStopping(JobRecord, frozen=True):
+class SaveDropped(JobRecord, frozen=True):
+    """No step could be agreed, or nobody waits for it any more."""
+
+    request: int
     reason: str
+
+
+class JobStopping(JobRecord, frozen=True):
+    """Everybody is told to stop: `at_once`, or when what is asked for is saved."""
+
+    reason: str
+    at_once: bool = False
 
 
 class SituationChanged(JobRecord, frozen=True):

@@ -242,11 +242,14 @@ class Point(msgspec.Struct):
 
 
 class Appointment(msgspec.Struct):
-    """A checkpoint that was asked for. `step` is where everybody will save, or -1 while that is being agreed."""
+    """A checkpoint that was asked for. `step` is where everybody will save, or -1 while that is being agreed; `attempt`
+    is the save that keeps it, once that has begun; `tries` how many came to nothing."""
 
     request: int
     reason: str
     step: int = -1
+    attempt: int = 0
+    tries: int = 0
 
 
 class Job(msgspec.Struct):
@@ -322,7 +325,7 @@ class Job(msgspec.Struct):
     def agree(self, step: int) -> None:
         """Where the checkpoint that was asked for will be; -1: that is open again."""
         if self.appointment is not None:
-            self.appointment.step = step
+            self.appointment.step, self.appointment.attempt = step, 0
 
     def dataset(self, name: str) -> Dataset:
         dataset = self.datasets.get(name)

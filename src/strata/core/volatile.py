@@ -55,6 +55,9 @@ class Proposal:
 
     request: int
     step: int
+    since: float
+    number: int = 1
+    """How many were made for this request."""
     promised: set[tuple[str, int]] = field(default_factory=set)
 
 
@@ -100,8 +103,13 @@ class Volatile:
             _extend(job.attempt_deadlines, seconds)
             _extend(job.manifest_deadlines, seconds)
             _extend(job.unlinked_until, seconds)
+            _extend(job.attempt_began, seconds)
             for waiting in job.rounds.values():
                 waiting.deadline += seconds
+                waiting.began += seconds
+            for vitals in job.vitals.values():
+                vitals.heard += seconds
+                vitals.step_since += seconds
 
 
 def _extend(deadlines: dict[int, float], seconds: float) -> None:

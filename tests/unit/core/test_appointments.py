@@ -3,8 +3,8 @@
 import pytest
 
 from strata.core.effects import Errand, Registered
-from strata.core.events import SaveRequested, StopRequested
-from strata.core.records import CheckpointBegun, SaveAgreed, SaveReopened
+from strata.core.events import PartFailed, SaveRequested, StopRequested
+from strata.core.records import SaveAgreed, SaveDropped, SaveReopened
 from strata.errors import NotFound, Refused
 from tests.unit.core.cluster import JOB, Cluster
 
@@ -54,10 +54,10 @@ def test_the_step_lies_so_far_ahead_that_everybody_hears_of_it_in_time() -> None
     cluster.now += 4.0
     cluster.heartbeat(fast, step=400)
     cluster.heartbeat(slow, step=40)
-    ask(cluster)
+    cluster.send(SaveRequested(JOB, "maintenance"))
     offer = proposed(cluster, slow, step=40)
     assert offer is not None
-    assert offer.step == 400 + 2 * 5 * 100 + 1
+    assert offer.step == 400 + 4 * 5 * 100 + 1
 
 
 def test_a_step_that_somebody_passed_is_proposed_no_more() -> None:
@@ -93,14 +93,29 @@ def test_asking_twice_is_asking_once() -> None:
     assert cluster.send(SaveRequested(JOB)).step == step
 
 
-def test_it_is_kept_when_the_save_begins_and_the_next_one_is_another() -> None:
+def test_it_is_kept_when_the_save_is_decided_and_the_next_one_is_another() -> None:
     cluster = Cluster()
     workers = cluster.world(2)
     first = ask(cluster)
     step = agreed(cluster, workers)
-    cluster.begin(workers[0], step)
+    attempt = cluster.begin(workers[0], step).attempt
     assert proposed(cluster, workers[1], step=step) is None
+    assert ask(cluster) == first, "it is under way"
+    for who in workers:
+        cluster.ack(who, attempt)
     assert ask(cluster) != first
+
+
+def test_a_save_that_comes_to_nothing_is_tried_again_at_another_step_but_not_for_ever() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    ask(cluster)
+    for _ in range(3):
+        step = agreed(cluster, workers, step=cluster.job.next_attempt * 10)
+        attempt = cluster.begin(workers[0], step).attempt
+        cluster.from_worker(PartFailed, workers[1], attempt=attempt, reason="disk full")
+    assert cluster.job.appointment is None
+    assert "3 saves came to nothing" in cluster.recorded(SaveDropped)[0].reason
 
 
 def test_an_earlier_save_does_not_undo_what_was_agreed() -> None:
@@ -118,7 +133,7 @@ def test_while_nothing_is_agreed_any_checkpoint_will_do() -> None:
     workers = cluster.world(2)
     ask(cluster)
     proposed(cluster, workers[0], step=10)
-    cluster.begin(workers[0], 10)
+    cluster.save(workers, 10)
     assert cluster.job.appointment is None
     assert proposed(cluster, workers[1], step=10) is None
 
@@ -134,14 +149,47 @@ def test_a_step_that_is_skipped_after_all_is_replaced() -> None:
     assert (told.kind, told.step) == ("propose_save", step + 1)
 
 
-def test_a_broken_promise_leads_to_a_new_step() -> None:
+def test_one_that_is_seen_beyond_the_step_does_not_undo_it_for_the_others() -> None:
+    """Its save may have begun, and the word of that still be on its way."""
     cluster = Cluster()
     workers = cluster.world(2)
     step = agreed(cluster, workers)
-    told = proposed(cluster, workers[1], step=step + 3)
+    told = proposed(cluster, workers[1], step=step + 1)
     assert told is not None
-    assert (told.kind, told.step) == ("propose_save", step + 4)
-    assert [record.reason for record in cluster.recorded(SaveReopened)] == [f"w1 went past step {step}"]
+    assert (told.kind, told.step) == ("save_at", step)
+    cluster.pass_time(2.0)
+    cluster.begin(workers[1], step)
+    kinds = [errand.kind for errand in cluster.heartbeat(workers[0], step=step).errands]
+    assert kinds == ["save"]
+
+
+def test_a_step_that_everybody_passed_is_replaced() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    step = agreed(cluster, workers)
+    for who in workers:
+        cluster.heartbeat(who, step=step + 3)
+    cluster.pass_time(2.0)
+    assert [record.reason for record in cluster.recorded(SaveReopened)] == [f"everybody is beyond step {step}"]
+    told = proposed(cluster, workers[1], step=step + 3)
+    assert told is None or told.kind == "propose_save"
+
+
+def test_nobody_holds_for_ever_for_one_that_never_answers() -> None:
+    cluster = Cluster()
+    first, second = cluster.world(2)
+    request = ask(cluster)
+    steps = set()
+    for _ in range(200):
+        cluster.pass_time(2.0, alive=[second])
+        told = proposed(cluster, first, step=10)
+        if told is None:
+            break
+        steps.add(told.step)
+        cluster.heartbeat(first, step=10, promised_request=request, promised_step=told.step)
+    (dropped,) = cluster.recorded(SaveDropped)
+    assert "w1 did not answer 5 proposals" in dropped.reason
+    assert cluster.job.appointment is None
 
 
 def test_a_lost_worker_is_not_waited_for() -> None:
@@ -152,6 +200,7 @@ def test_a_lost_worker_is_not_waited_for() -> None:
     for who in workers[:2]:
         cluster.heartbeat(who, step=10, promised_request=request, promised_step=11)
     cluster.leave(workers[2])
+    cluster.pass_time(2.0, alive=workers[:2])
     told = proposed(cluster, workers[0], step=10)
     assert told is not None
     assert told.kind == "save_at"
@@ -200,7 +249,7 @@ def test_what_was_asked_and_agreed_outlives_the_coordinator() -> None:
     assert (told.kind, told.step) == ("save_at", step)
 
 
-def test_a_job_stops_after_one_more_checkpoint() -> None:
+def test_a_job_stops_when_one_more_checkpoint_is_durable() -> None:
     cluster = Cluster()
     workers = cluster.world(2)
     cluster.send(StopRequested(JOB, "budget spent"))
@@ -208,24 +257,25 @@ def test_a_job_stops_after_one_more_checkpoint() -> None:
     kinds = {errand.kind for errand in cluster.heartbeat(workers[0], step=10).errands}
     assert kinds == {"propose_save"}
     step = agreed(cluster, workers)
-    cluster.begin(workers[0], step)
+    attempt = cluster.begin(workers[0], step).attempt
+    assert [errand.kind for errand in cluster.heartbeat(workers[1], step=step).errands] == ["save"]
+    for who in workers:
+        cluster.ack(who, attempt)
     told = cluster.heartbeat(workers[1], step=step).errands
-    assert [errand.kind for errand in told] == ["save", "stop"]
-    assert told[1].reason == "budget spent"
-    assert len(cluster.recorded(CheckpointBegun)) == 1
+    assert [errand.kind for errand in told] == ["stop"]
+    assert told[0].reason == "budget spent"
 
 
-def test_or_at_once() -> None:
+@pytest.mark.parametrize("before", ["nothing", "asked", "agreed", "stopping", "stopping and agreed"])
+def test_or_at_once_whatever_was_asked_before(before: str) -> None:
     cluster = Cluster()
-    (only,) = cluster.world(1)
-    cluster.send(StopRequested(JOB, save=False))
-    assert [errand.kind for errand in cluster.heartbeat(only).errands] == ["stop"]
-
-
-def test_who_gets_impatient_may_stop_without_the_checkpoint() -> None:
-    cluster = Cluster()
-    (only,) = cluster.world(1)
-    cluster.send(StopRequested(JOB))
+    (only,) = workers = cluster.world(1)
+    if "stopping" in before:
+        cluster.send(StopRequested(JOB))
+    if "asked" in before:
+        ask(cluster)
+    if "agreed" in before:
+        agreed(cluster, workers)
     cluster.send(StopRequested(JOB, save=False))
     assert [errand.kind for errand in cluster.heartbeat(only).errands] == ["stop"]
 

@@ -28,6 +28,7 @@ from strata.core.events import (
     RollBackRequested,
     SaveRequested,
     StopRequested,
+    SweepDue,
 )
 from strata.core.machine import Machine
 from strata.core.records import every_record
@@ -123,7 +124,11 @@ def _agree(cluster: Cluster, workers: list[Registered]) -> None:
     cluster.heartbeat(workers[0], step=70)
     for who in workers:
         cluster.heartbeat(who, step=70, promised_request=request, promised_step=71)
-    cluster.heartbeat(workers[2], step=72)
+    for who in workers:
+        cluster.heartbeat(who, step=72)
+    cluster.send(SweepDue())
+    for _ in range(60):
+        cluster.pass_time(4.0, alive=workers)
 
 
 def _come_and_go(cluster: Cluster) -> None:

@@ -47,7 +47,14 @@ def tell(record: r.Record) -> str:
             return f"lineage {record.lineage} starts at step {record.base_step}: {record.reason}"
         case r.GenerationAdvanced():
             return f"generation {record.generation}: {record.reason}"
-        case r.SituationChanged() | r.JobStopping() | r.SaveWanted() | r.SaveAgreed() | r.SaveReopened():
+        case (
+            r.SituationChanged()
+            | r.JobStopping()
+            | r.SaveWanted()
+            | r.SaveAgreed()
+            | r.SaveReopened()
+            | r.SaveDropped()
+        ):
             return f"{type(record).__name__}: {record.reason}"
         case r.RecoveryPointSet():
             return f"everybody goes on from step {record.step}, attempt {record.attempt}: {record.reason}"
