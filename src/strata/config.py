@@ -68,6 +68,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("token", "", "the bearer token that the coordinator wants", secret=True),
     Setting("token_file", "", "a file with that token; a coordinator takes any of those in it"),
     Setting("tls_ca", "", "PEM file: whom to trust when the coordinator is at an https:// address"),
+    Setting("tls_certificate", "", "PEM file: whom we are, where the coordinator wants to know"),
+    Setting("tls_key", "", "PEM file: its key"),
     Setting("worker_id", "", "this worker's name", ("WORKER_ID",)),
     Setting(
         "rank",
@@ -88,6 +90,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("coordinator.client_ca", "", "PEM file: clients must show a certificate signed by this one"),
     Setting("coordinator.lease_seconds", 15.0, "silence after which a worker is given up", (), float),
     Setting("coordinator.heartbeat_seconds", 5.0, "how often workers are told to report", (), float),
+    Setting(
+        "coordinator.snapshot_after_bytes",
+        8 << 20,
+        "of journal, at least, before the state is written whole",
+        (),
+        int,
+    ),
     Setting("coordinator.log_format", "text", "how the log is written: text or json", (), _choice("text", "json")),
     Setting(
         "storage.backend",
@@ -146,6 +155,13 @@ class Config:
     def __getitem__(self, name: str) -> Any:
         return self._values[name].value
 
+    def rank(self, name: str) -> int:
+        """How much weight the source of a setting has: a flag most, a default none."""
+        source = self._values[name].source
+        return next(
+            (weight for weight, kind in enumerate(("default", "file", "environment", "flag")) if kind in source), 0
+        )
+
     def values(self) -> list[Value]:
         return list(self._values.values())
 
@@ -154,14 +170,12 @@ def _decided(
     setting: Setting, flag: Any, environment: Mapping[str, str], file: Mapping[str, Any], path: Path | None
 ) -> Value:
     if flag is not None:
-        return Value(setting, flag, "flag")
+        return Value(setting, _parsed(setting, str(flag), "as a flag"), "flag")
     for name in setting.names_in_environment:
         if environment.get(name):
             return Value(setting, _parsed(setting, environment[name], f"in {name}"), f"environment: {name}")
     if setting.name in file:
-        said = file[setting.name]
-        value = _parsed(setting, str(said), f"in {path}") if not isinstance(said, bool) else said
-        return Value(setting, value, f"file: {path}")
+        return Value(setting, _parsed(setting, str(file[setting.name]), f"in {path}"), f"file: {path}")
     return Value(setting, setting.default, "default")
 
 

@@ -154,7 +154,9 @@ def _from(who: Any) -> dict[str, Any]:
 
 
 def kill_again_and_again(folder: Path, times: int) -> None:
-    with coordinator(folder, "--no-http", "--lease-seconds", "60") as process:
+    # Often enough that it is killed while it writes the state whole, and after.
+    often = {"STRATA_COORDINATOR_SNAPSHOT_AFTER_BYTES": "4000"}
+    with coordinator(folder, "--no-http", "--lease-seconds", "60", environment=often) as process:
         stop = threading.Event()
         loads = [Load(process, number, stop) for number in range(3)]
         for number in range(times):

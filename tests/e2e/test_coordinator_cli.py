@@ -130,6 +130,30 @@ def test_events_can_be_followed(running: CoordinatorProcess, job: Client) -> Non
     assert "Traceback" not in said
 
 
+def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as process, Client(process.address, "job") as client:
+        client.register("w0")
+        port = process.http.rpartition(":")[2]
+        environment = os.environ | {"COORDINATOR_URL": process.address, "STRATA_HTTP_PORT": port}
+        following = subprocess.Popen(
+            [STRATA, "events", "--follow", "--json", "--limit", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["worker_id"] == "w0"
+        time.sleep(1.0)
+        process.kill()
+        process.start()
+        client.register("w1")
+        kinds = [json.loads(following.stdout.readline()) for _ in range(2)]
+        assert [(each["kind"], each["worker_id"]) for each in kinds] == [("term_started", ""), ("worker_joined", "w1")]
+        following.send_signal(signal.SIGINT)
+        following.communicate(timeout=20)
+
+
 def test_an_operator_acts_on_a_job(running: CoordinatorProcess, job: Client) -> None:
     workers = job.world(2)
     told = strata(running, "job", "checkpoint", job.job, "--reason", "maintenance")
@@ -201,7 +225,8 @@ def test_the_state_is_shown_saved_and_put_back(tmp_path: Path) -> None:
     [
         (["coordinator", "nonsense:port:1"], "nonsense"),
         (["coordinator", "127.0.0.1:99999"], "99999"),
-        (["coordinator", "--rpc", "http"], "strata or grpcio"),
+        (["coordinator", "--rpc", "http"], "strata, grpcio"),
+        (["coordinator", "--log-format", "xml"], "text, json"),
         (["coordinator", "--lease-seconds", "1"], "lease_seconds"),
         (["coordinator", "--tls-key", "/nowhere"], "certificate and its key"),
         (["coordinator", "--token-file", "/nowhere"], "cannot read the tokens"),

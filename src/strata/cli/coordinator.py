@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from strata import __version__
+from strata.cli.remote import token_is_in_file
 from strata.config import Config
-from strata.errors import InvalidInput
 
 
 def coordinator(
@@ -74,18 +74,13 @@ def _settings(said: Config, no_http: bool) -> Any:
     from strata.core.settings import Policy
     from strata.rpc.addresses import join_address, split_address
 
-    if said["coordinator.rpc"] not in ("strata", "grpcio"):
-        raise InvalidInput(f"--rpc must be strata or grpcio, not {said['coordinator.rpc']!r}")
     listen = _with_port(str(said["coordinator.listen"]))
     host = "127.0.0.1" if listen.startswith("unix:") else split_address(listen)[0]
     return CoordinatorConfig(
         listen=listen,
         http=None if no_http else join_address(host, said["http_port"]),
         state_dir=Path(said["coordinator.state_dir"]),
-        tokens=Tokens(
-            said["token"] or None if not said["token_file"] else None,
-            Path(said["token_file"]) if said["token_file"] else None,
-        ),
+        tokens=Tokens(None, Path(said["token_file"])) if token_is_in_file(said) else Tokens(said["token"] or None),
         tls=tls_from(
             str(said["coordinator.tls_certificate"]),
             str(said["coordinator.tls_key"]),
@@ -93,6 +88,7 @@ def _settings(said: Config, no_http: bool) -> Any:
         ),
         insecure=bool(said["coordinator.insecure"]),
         rpc=said["coordinator.rpc"],
+        snapshot_after_bytes=said["coordinator.snapshot_after_bytes"],
         policy=Policy(
             lease_seconds=said["coordinator.lease_seconds"], heartbeat_seconds=said["coordinator.heartbeat_seconds"]
         ),

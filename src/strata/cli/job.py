@@ -52,7 +52,8 @@ def _call(url: str | None, method: str, **fields: Any) -> Any:
 
     config = configured(url, None)
     where = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
-    tls = ClientTls(ca=config["tls_ca"] or None) if where.tls else None
+    files = {"ca": "tls_ca", "certificate": "tls_certificate", "key": "tls_key"}
+    tls = ClientTls(**{name: config[setting] or None for name, setting in files.items()}) if where.tls else None
     request = getattr(pb, f"{method}Request")(**fields)
     options = ChannelOptions(timeout_seconds=10.0)
     made = Channel(where.addresses, token=token_of(config), tls=tls, options=options)

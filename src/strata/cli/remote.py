@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError, URLError
@@ -14,6 +15,7 @@ import typer
 
 from strata.config import Config
 from strata.errors import InvalidInput, StrataError
+from strata.rpc.addresses import join_address
 from strata.wire.addresses import parse_url
 
 TIMEOUT_SECONDS = 10.0
@@ -33,17 +35,18 @@ def configured(url: str | None, http_port: int | None) -> Config:
     return Config({"coordinator_url": url, "http_port": http_port}, os.environ)
 
 
+def token_is_in_file(config: Config) -> bool:
+    """Which of the two is meant: whoever was said with more weight, and the token itself where that is equal."""
+    return bool(config["token_file"]) and (not config["token"] or config.rank("token_file") > config.rank("token"))
+
+
 def token_of(config: Config) -> str | None:
     """The token to show: the first one, where it comes from a file."""
-    if config["token"]:
-        return str(config["token"])
-    if not config["token_file"]:
-        return None
-    try:
-        lines = Path(config["token_file"]).read_text("utf-8").split()
-    except OSError as error:
-        raise InvalidInput(f"cannot read the token in {config['token_file']}: {error.strerror}") from error
-    return lines[0] if lines else None
+    if not token_is_in_file(config):
+        return config["token"] or None
+    from strata.coordinator.auth import tokens_in
+
+    return tokens_in(Path(config["token_file"]))[0]
 
 
 class Api:
@@ -52,9 +55,9 @@ class Api:
     def __init__(self, config: Config) -> None:
         url = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
         scheme = "https" if url.tls else "http"
-        self.base = f"{scheme}://{url.host}:{config['http_port']}"
+        self.base = f"{scheme}://{join_address(url.host, config['http_port'])}"
         self._token = token_of(config)
-        self._context = ssl.create_default_context(cafile=config["tls_ca"] or None) if url.tls else None
+        self._context = _context(config) if url.tls else None
 
     def get(self, path: str, **parameters: object) -> Any:
         """What the API answers; StrataError with its words if that is no."""
@@ -75,12 +78,15 @@ class Api:
         """Server-sent events: the kind of each, and its content."""
         with self._opened(path, parameters, SILENCE_SECONDS) as answer:
             kind = ""
-            for line in answer:
-                name, _, value = line.decode().rstrip("\n").partition(": ")
-                if name == "event":
-                    kind = value
-                elif name == "data":
-                    yield kind, json.loads(value)
+            try:
+                for line in answer:
+                    name, _, value = line.decode().rstrip("\n").partition(": ")
+                    if name == "event":
+                        kind = value
+                    elif name == "data":
+                        yield kind, json.loads(value)
+            except (OSError, HTTPException) as error:
+                raise StrataError(f"the coordinator at {self.base} went away: {error}") from error
 
     def _opened(self, path: str, parameters: dict[str, object], timeout: float) -> Any:
         given = {name: value for name, value in parameters.items() if value not in (None, "")}
@@ -98,6 +104,18 @@ class Api:
                 f"cannot reach the coordinator's HTTP API at {self.base}: {why}. "
                 "Is it running? See COORDINATOR_URL and STRATA_HTTP_PORT"
             ) from error
+
+
+def _context(config: Config) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=config["tls_ca"] or None)
+        if config["tls_certificate"]:
+            context.load_cert_chain(config["tls_certificate"], config["tls_key"] or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidInput(
+            f"cannot use tls_ca, tls_certificate and tls_key: {error}. They must be PEM files"
+        ) from error
+    return context
 
 
 def _told(error: HTTPError) -> str:

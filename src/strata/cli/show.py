@@ -18,6 +18,7 @@ from strata.errors import StrataError
 _STYLES = {"info": "", "warning": "yellow", "error": "red"}
 _STATES = {"training": "green", "failed": "red", "left": "dim", "checkpointing": "cyan", "recovering": "yellow"}
 WIDE = 200
+PATIENCE_SECONDS = 60.0
 
 
 def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
@@ -131,10 +132,19 @@ def events(
     if not follow:
         return
     last = past[0]["id"] if past else ""
-    for kind, each in api.stream("/api/v1/stream", job=job, after=last):
-        if kind == "event":
-            _tell(each, as_json)
-    raise StrataError("the coordinator ended the stream: is it shutting down?")
+    lost_at: float | None = None
+    while True:
+        try:
+            for kind, each in api.stream("/api/v1/stream", job=job, after=last):
+                lost_at = None
+                if kind == "event":
+                    _tell(each, as_json)
+                    last = each["id"]
+        except StrataError:
+            if lost_at is not None and time.monotonic() - lost_at > PATIENCE_SECONDS:
+                raise
+        lost_at = lost_at or time.monotonic()
+        time.sleep(0.5)  # it restarts, and goes on where we were
 
 
 def _tell(event: Any, as_json: bool) -> None:

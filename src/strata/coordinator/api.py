@@ -4,10 +4,9 @@ Reads wait until what they show is durable. Whoever may read is decided by the t
 that no page in a browser can press a button of a coordinator that was started without.
 """
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -19,9 +18,9 @@ from starlette.exceptions import HTTPException
 
 from strata.coordinator import metrics
 from strata.coordinator.auth import Tokens
-from strata.coordinator.events import EventView, index_of
+from strata.coordinator.events import EventView, event_id, index_of
 from strata.coordinator.paging import Key, page
-from strata.coordinator.streams import events
+from strata.coordinator.streams import Watcher, is_known
 from strata.coordinator.views import (
     PULSE_SECONDS,
     BarriersView,
@@ -122,7 +121,7 @@ def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool]) -> FastAPI:
     _guard(app, tokens)
     _add_health(app, views, is_ready)
     _add_reads(app, views)
-    _add_stream(app, views)
+    _add_stream(app, views, tokens)
     _add_actions(app, views)
     return app
 
@@ -137,7 +136,7 @@ def _too_often(callers: dict[str, Rate], request: Request) -> bool:
         if len(callers) >= CALLERS_KEPT:
             callers.clear()
         rate = callers[caller] = Rate(REQUESTS_PER_SECOND, 1.0)
-    return request.url.path not in OPEN_PATHS and rate.exceeded(time.monotonic())
+    return request.scope["path"] not in OPEN_PATHS and rate.exceeded(time.monotonic())
 
 
 def _guard(app: FastAPI, tokens: Tokens) -> None:
@@ -147,7 +146,7 @@ def _guard(app: FastAPI, tokens: Tokens) -> None:
     async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         if _too_often(callers, request):
             return _problem(429, "too_many", f"at most {REQUESTS_PER_SECOND} requests a second are taken here")
-        if request.url.path not in OPEN_PATHS and not tokens.accept(request.headers.get("authorization")):
+        if request.scope["path"] not in OPEN_PATHS and not tokens.accept(request.headers.get("authorization")):
             problem = _problem(401, "unauthenticated", "this coordinator wants its bearer token: see STRATA_TOKEN")
             problem.headers["www-authenticate"] = "Bearer"
             return problem
@@ -160,7 +159,10 @@ def _guard(app: FastAPI, tokens: Tokens) -> None:
 
     @app.exception_handler(StrataError)
     async def refused(request: Request, error: StrataError) -> Response:
-        await app.state.settled()
+        try:
+            await app.state.settled()
+        except RpcError as gone:
+            error = gone
         return _problem(_status(error), error.code, str(error))
 
     @app.exception_handler(RequestValidationError)
@@ -232,9 +234,15 @@ def _add_reads(app: FastAPI, views: Views) -> None:
         await views.hub.settled()
         return _json(value)
 
-    async def paged(items: Iterable[T], key: Callable[[T], Key], cursor: str, limit: int) -> Response:
+    async def paged(
+        items: Iterable[T],
+        key: Callable[[T], Key],
+        cursor: str,
+        limit: int,
+        make: Callable[[T], object] = lambda item: item,
+    ) -> Response:
         found, more = page(items, key, cursor, limit)
-        return await shown({"items": found, "next_cursor": more})
+        return await shown({"items": [make(item) for item in found], "next_cursor": more})
 
     @app.get("/api/dashboard", tags=["state"], response_model=DashboardView, responses=_WRONG, summary="Everything")
     @app.get("/api/v1/dashboard", tags=["state"], response_model=DashboardView, responses=_WRONG, summary="Everything")
@@ -255,7 +263,7 @@ def _add_reads(app: FastAPI, views: Views) -> None:
 
     @app.get("/api/v1/workers", tags=["state"], response_model=Page[WorkerView], responses=_WRONG)
     async def workers(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
-        return await paged(views.workers(job), _place, cursor, limit)
+        return await paged(views.workers_by_key(job), lambda each: each[0], cursor, limit, lambda each: each[1]())
 
     @app.get("/api/v1/datasets", tags=["state"], response_model=Page[DatasetView], responses=_WRONG)
     async def datasets(job: OneJob = None, cursor: Cursor = "", limit: Limit = 100) -> Response:
@@ -275,14 +283,10 @@ def _add_reads(app: FastAPI, views: Views) -> None:
         return await paged(views.all_events(job), lambda each: (-(index_of(each.id) or 0),), cursor, limit)
 
 
-def _place(worker: WorkerView) -> Key:
-    return worker.job_id, worker.state in ("failed", "left"), worker.rank, worker.worker_id
-
-
 # -- the live stream ---------------------------------------------------------------------------------------------------
 
 
-def _add_stream(app: FastAPI, views: Views) -> None:
+def _add_stream(app: FastAPI, views: Views, tokens: Tokens) -> None:
     @app.get(
         "/api/v1/stream",
         tags=["live"],
@@ -300,46 +304,30 @@ def _add_stream(app: FastAPI, views: Views) -> None:
         happened. `pulse`: the numbers and explanations, every second."""
         if job is not None:
             views.hub.machine.state.job(job)
-        told = _stream(views, job, last_event_id or after)
+        given = request.headers.get("authorization")
+        told = _stream(views, job, last_event_id or after, lambda: tokens.accept(given))
         return StreamingResponse(told, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-async def _stream(views: Views, job: str | None, last: str) -> AsyncIterator[bytes]:
+async def _stream(views: Views, job: str | None, last: str, is_welcome: Callable[[], bool]) -> AsyncIterator[bytes]:
     hub = views.hub
-    await hub.settled()
-    known = index_of(last)
-    kept = hub.history[0].index if hub.history else hub.durable
-    if known is None or not kept - 1 <= known < hub.machine.index:
-        last = hub_id(views)
-        yield _sent("snapshot", views.dashboard(job, PAGE_MOST), last)
-    coming = events(hub, last, job or "")
-    following: asyncio.Task[EventView] | None = None
+    snapshot = b""
+    if not is_known(hub, last):
+        last = event_id(hub.machine.state.term, hub.machine.index - 1)
+        snapshot = _sent("snapshot", views.dashboard(job, PAGE_MOST), last)
+    watcher = Watcher(hub, last, job or "")
     try:
-        while True:
-            following = following or asyncio.ensure_future(anext(coming))
-            done, _ = await asyncio.wait({following}, timeout=PULSE_SECONDS)
-            if done:
-                event, following = following.result(), None
+        if snapshot:
+            await hub.settled()
+            yield snapshot
+        while not hub.closing.is_set() and is_welcome():
+            for event in await watcher.some(PULSE_SECONDS):
                 yield _sent("event", event, event.id)
-            else:
-                pulse = views.pulse(job)
-                await hub.settled()
-                yield _sent("pulse", pulse)
+            pulse = _sent("pulse", views.pulse(job))
+            await hub.settled()
+            yield pulse
     finally:
-        if following is not None:
-            following.cancel()
-        await asyncio.shield(_ended(coming, following))
-
-
-async def _ended(coming: AsyncGenerator[EventView, None], following: "asyncio.Task[EventView] | None") -> None:
-    if following is not None:
-        await asyncio.wait({following})
-    await coming.aclose()
-
-
-def hub_id(views: Views) -> str:
-    """The id of the latest thing that is durable."""
-    return f"{views.hub.machine.state.term}-{views.hub.durable - 1}"
+        watcher.close()
 
 
 def _sent(kind: str, value: object, event: str = "") -> bytes:

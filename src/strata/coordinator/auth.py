@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from strata.errors import InvalidInput
-from strata.rpc import Interceptor, RpcError, Status
+from strata.rpc import Call, Interceptor, RpcError, Status
 from strata.rpc.head import Head
 
 logger = logging.getLogger("strata.coordinator")
@@ -32,7 +32,7 @@ class Tokens:
         self._digests: list[bytes] = []
         if file is not None:
             self._seen = _stamp(file)
-            self._digests = _read(file)
+            self._digests = [_digest(token) for token in tokens_in(file)]
         elif token is not None:
             self._digests = [_digest(_checked(token.strip(), "the token"))]
 
@@ -57,7 +57,7 @@ class Tokens:
             seen = _stamp(self._file)
             if seen == self._seen:
                 return False
-            digests = _read(self._file)
+            digests = [_digest(token) for token in tokens_in(self._file)]
         except InvalidInput as error:
             logger.error("the tokens stay as they are: %s", error)
             return False
@@ -74,7 +74,8 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(file: Path) -> list[bytes]:
+def tokens_in(file: Path) -> list[str]:
+    """One on each line; what begins with # is a remark."""
     try:
         lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +83,7 @@ def _read(file: Path) -> list[bytes]:
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens or len(tokens) > MOST_TOKENS:
         raise InvalidInput(f"{file} must hold 1 to {MOST_TOKENS} tokens, one on each line, not {len(tokens)}")
-    return [_digest(_checked(token, f"a token in {file}")) for token in tokens]
+    return [_checked(token, f"a token in {file}") for token in tokens]
 
 
 def _checked(token: str, what: str) -> str:
@@ -105,6 +106,11 @@ class TokenCheck(Interceptor):
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
+
+    def still_welcome(self, call: Call) -> bool:
+        """Whether the caller of a long call would be let in again."""
+        given = next((value for name, value in call.metadata if name == "authorization"), None)
+        return self._tokens.accept(given if isinstance(given, str) else None)
 
     def authenticate(self, head: Head) -> object:
         if head.path.startswith(self.OPEN):

@@ -12,23 +12,24 @@ import msgspec
 from strata.coordinator.journal import (
     FILE,
     Batch,
-    Journal,
     JournalError,
     Snapshot,
+    append,
     batches,
     check_schema,
+    create_private,
     locked,
     opened_for_reading,
     snapshots,
 )
 from strata.coordinator.replay import replayed
 from strata.core.lineages import head
-from strata.core.records import TermStarted
+from strata.core.records import HistoryLost, Record, TermStarted
 from strata.core.state import Job
 from strata.storage import filelock
 
-TERMS_SKIPPED = 1000
-"""A restored coordinator may know less than workers were told since: its terms must be none that they have seen."""
+TERMS_SKIPPED, NUMBERS_SKIPPED = 1000, 1_000_000
+"""Starts of a coordinator, and processes, generations and saves of a job, that a backup may be behind by."""
 
 
 def backup(state_dir: Path, target: Path) -> None:
@@ -39,6 +40,7 @@ def backup(state_dir: Path, target: Path) -> None:
             raise JournalError(f"{target} exists already: a backup is never overwritten")
         partial.unlink(missing_ok=True)
         try:
+            create_private(partial)
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                 source.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
@@ -55,37 +57,38 @@ def restore(source: Path, state_dir: Path) -> None:
     if not source.is_file():
         raise JournalError(f"there is no backup {source}")
     lock = locked(state_dir)
+    partial = state_dir / f"{FILE}.partial"
     try:
-        target = state_dir / FILE
-        if target.exists():
+        if (state_dir / FILE).exists():
             raise JournalError(f"{state_dir} holds a journal already: move it away first")
-        partial = target.with_name(f"{FILE}.partial")
         partial.unlink(missing_ok=True)
-        try:
-            with (
-                closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup_,
-                closing(sqlite3.connect(partial, isolation_level=None)) as copy,
-            ):
-                check_schema(backup_, source)
-                backup_.backup(copy)
-            _synced(partial)
-            os.rename(partial, target)
-            _synced(state_dir)
-        except (sqlite3.Error, OSError) as error:
-            partial.unlink(missing_ok=True)
-            raise JournalError(f"cannot restore {source}: {error}") from error
+        create_private(partial)
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup_,
+            closing(sqlite3.connect(partial, isolation_level=None)) as copy,
+        ):
+            check_schema(backup_, source)
+            backup_.backup(copy)
+            _skip_ahead(copy)
+        _synced(partial)
+        os.rename(partial, state_dir / FILE)
+        _synced(state_dir)
+    except (sqlite3.Error, OSError) as error:
+        raise JournalError(f"cannot restore {source}: {error}") from error
     finally:
+        partial.unlink(missing_ok=True)
         filelock.close(lock)
-    _skip_terms(state_dir)
 
 
-def _skip_terms(state_dir: Path) -> None:
-    journal = Journal(state_dir)
-    try:
-        state = replayed(journal).machine.state
-        journal.append(state.index, state.term, [TermStarted(state.term + TERMS_SKIPPED)])
-    finally:
-        journal.close()
+def _skip_ahead(database: sqlite3.Connection) -> None:
+    """What happened after the backup is forgotten here, and not by those who were told of it: no number that they may
+    have been given is given again."""
+    state = replayed(Reading(database)).machine.state
+    records: list[Record] = [TermStarted(state.term + TERMS_SKIPPED)]
+    records += [
+        HistoryLost(name, NUMBERS_SKIPPED, "the state was restored from a backup") for name in sorted(state.jobs)
+    ]
+    append(database, state.index, state.term, records)
 
 
 class Reading:

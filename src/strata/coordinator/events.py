@@ -21,6 +21,7 @@ _WARNINGS: tuple[type[Record], ...] = (
     records.BarrierBroken,
     records.CheckpointAbandoned,
     records.CheckpointSkipped,
+    records.HistoryLost,
     records.SaveDropped,
     records.SaveReopened,
     records.ShardsReissued,

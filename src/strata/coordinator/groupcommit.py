@@ -4,6 +4,7 @@ The loop never waits for the disk. One thread writes; while it does, the next ba
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from queue import SimpleQueue
 
 from strata.coordinator.journal import Journal, JournalError
 from strata.core.records import Record
+
+logger = logging.getLogger("strata.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class GroupCommit:
         self._next_index = next_index
         self._durable, self._failed = durable, failed
         self._gathered: list[Record] = []
-        self._writing = self._scheduled = False
+        self._writing = self._scheduled = self._over = False
         self._term = 0
         self._tasks: SimpleQueue[_Append | _Snapshot | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -69,13 +72,14 @@ class GroupCommit:
         """Once everything is written."""
         if self._gathered and not self._writing:
             self._start()
-        await self._idle.wait()
+        if not self._over:
+            await self._idle.wait()
         self._tasks.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _start(self) -> None:
         self._scheduled = False
-        if not self._gathered:
+        if not self._gathered or self._over:
             return
         records, self._gathered = self._gathered, []
         self._writing = True
@@ -92,6 +96,7 @@ class GroupCommit:
             self._idle.set()
 
     def _broke(self, error: JournalError) -> None:
+        self._over = True
         self._idle.set()
         self._failed(error)
 
@@ -106,6 +111,10 @@ class GroupCommit:
                 size = self._journal.append(task.first_index, task.term, task.records)
             except JournalError as error:
                 self._tell(self._broke, error)
+                return
+            except Exception as error:
+                logger.exception("the journal's thread failed")
+                self._tell(self._broke, JournalError(f"the journal cannot be written: {error!r}. See the log"))
                 return
             self._tell(self._wrote, task.first_index + len(task.records), size)
 

@@ -13,32 +13,44 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from strata.coordinator.api import api
 from strata.coordinator.auth import Tokens
+from strata.coordinator.exposure import is_loopback
 from strata.coordinator.views import Views
 from strata.errors import StrataError
 from strata.rpc import ServerTls
 from strata.rpc.addresses import join_address, split_address
 
-CONNECTIONS = 1024
+CONNECTIONS = 4096
 IDLE_SECONDS = 15
 HEADER_BYTES = 32 << 10
 STOP_SECONDS = 2
 
 
 class _Impatient(H11Protocol):
-    """A connection on which nothing was asked, or not to the end, is closed after a while like an idle one."""
+    """A connection on which nothing is asked, or not to the end, is closed after a while: the first time or later."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._hurry = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_if_idle)
+        self._heard = asyncio.get_running_loop().time()
+        self._look_later()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        super().data_received(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._hurry.cancel()
+        self._looking.cancel()
         super().connection_lost(error)
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(IDLE_SECONDS / 3, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         asked: Any = self.cycle
-        if asked is None and not self.transport.is_closing():
+        idle = asked is None or asked.response_complete
+        if idle and asyncio.get_running_loop().time() - self._heard >= IDLE_SECONDS:
             self.transport.close()
+        else:
+            self._look_later()
 
 
 class _Server(uvicorn.Server):
@@ -64,9 +76,9 @@ class HttpServer:
             listener = _listener(host, port)
         except OSError as error:
             raise StrataError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from error
-        if self._open:
-            # Without a token, a page in somebody's browser must not reach this under a name of its own.
-            names = ["localhost", "127.0.0.1", "[::1]", host, "testserver"]
+        if self._open and is_loopback(address):
+            # Without a token, a page in a browser on this machine must not reach this under a name of its own.
+            names = ["localhost", "127.0.0.1", "[::1]", host]
             self._app.add_middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
         config = uvicorn.Config(
             self._app,

@@ -8,6 +8,7 @@ the disk. When the journal fails, the hub is over: whoever waits is told so, and
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,17 +17,21 @@ from typing import Any, TypeAlias
 from strata.coordinator.groupcommit import GroupCommit
 from strata.coordinator.journal import Journal, JournalError
 from strata.coordinator.replay import Entry, replayed
-from strata.core.effects import Answer, BreakBarrier, ReleaseBarrier, Reply
+from strata.core.effects import Answer, BreakBarrier, DismissArrival, ReleaseBarrier, Reply
 from strata.core.events import BarrierArrived, CoordinatorStarted, Event, HeartbeatReceived, SweepDue
 from strata.core.machine import Decision
 from strata.core.records import Record
 from strata.core.settings import Policy
+from strata.errors import StrataError
 from strata.rpc import Later, RpcError, Status
+
+logger = logging.getLogger("strata.coordinator")
 
 SNAPSHOT_BYTES = 8 << 20
 """Of records since the last snapshot, at least, before the next one; and four times as many as that one took."""
 
 Verdict: TypeAlias = ReleaseBarrier | BreakBarrier
+Outcome: TypeAlias = Verdict | DismissArrival
 Say: TypeAlias = Callable[[RpcError | None], None]
 """Carries out what was owed; given an error, tells that instead."""
 
@@ -42,8 +47,9 @@ class Hub:
         journal: Journal,
         policy: Policy | None = None,
         *,
-        tell_verdict: Callable[[Verdict], Any],
+        tell_verdict: Callable[[Outcome], Any],
         clock: Callable[[], float] = time.monotonic,
+        snapshot_after_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
         self.journal = journal
         self.clock = clock
@@ -61,8 +67,10 @@ class Hub:
         self._unseen: deque[Entry] = deque()
         self._waits: dict[tuple[str, str, int], list[Later]] = {}
         self._sweeping: asyncio.TimerHandle | None = None
-        self._journal_bytes = self._snapshot_bytes = 0
-        self._closed: RpcError | None = None
+        self._journal_bytes, self._snapshot_bytes = found.fed_bytes, found.snapshot_bytes
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._closed = ""
+        self.closing = asyncio.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -86,13 +94,18 @@ class Hub:
 
     def release_waits(self) -> None:
         """Take no more questions, and keep nobody waiting at a barrier."""
-        self._close(RpcError(Status.UNAVAILABLE, "the coordinator is shutting down; ask again when it is back"))
+        self._close("the coordinator is shutting down; ask again when it is back")
 
-    def _close(self, error: RpcError) -> None:
-        self._closed = self._closed or error
+    def _close(self, why: str) -> None:
+        self._closed = self._closed or why
+        self.closing.set()
         waits, self._waits = self._waits, {}
         for later in (each for several in waits.values() for each in several):
-            later.fail(error)
+            later.fail(self._refusal())
+
+    def _refusal(self) -> RpcError:
+        """Made anew for each: an error that is raised twice keeps the traces of both."""
+        return RpcError(Status.UNAVAILABLE, self._closed)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -102,21 +115,35 @@ class Hub:
         What it led to is not durable yet: whatever is made of it must pass through `answer` or `refuse`. The fields of
         a `trusted` event are known to hold what they are declared to hold.
         """
-        if self._closed is not None:
-            raise self._closed
-        decide = self.machine.decide if trusted else self.machine.handle
-        return self._take(decide(event, self.clock()))
+        if self._closed:
+            raise self._refusal()
+        return self._take(self._decided(event, trusted=trusted))
+
+    def _decided(self, event: Event, *, trusted: bool) -> Decision:
+        """A rule that fails in the middle leaves a state that no journal leads to: nothing may be told of it."""
+        index = self.machine.state.index
+        try:
+            return (self.machine.decide if trusted else self.machine.handle)(event, self.clock())
+        except StrataError:
+            if self.machine.state.index != index:
+                self._on_failure(JournalError(f"a rule refused {type(event).__name__} after it had decided: a defect"))
+            raise
+        except Exception as error:
+            logger.exception("a rule failed on %s", type(event).__name__)
+            self._on_failure(JournalError(f"a rule failed on {type(event).__name__}: {error!r}. This is a defect"))
+            raise self._refusal() from error
 
     def renew_lease(self, event: HeartbeatReceived) -> int | None:
         """For the usual heartbeat: the generation; None for one that has to be asked about. Trusts the event."""
-        if self._closed is not None:
-            raise self._closed
+        if self._closed:
+            raise self._refusal()
         return self.machine.renew_lease(event, self.clock())
 
     def answer(self, response: Any) -> Any:
         """The response itself if all that it may rest on is durable, else a Later with it."""
         if self.durable == self.machine.state.index:
             return response
+        self._check_alive()
         later = Later()
         self._owe(lambda failure: later.answer(response) if failure is None else later.fail(failure))
         return later
@@ -125,9 +152,15 @@ class Hub:
         """The same for an error."""
         if self.durable == self.machine.state.index:
             raise error
+        self._check_alive()
         later = Later()
         self._owe(lambda failure: later.fail(failure or error))
         return later
+
+    def _check_alive(self) -> None:
+        """Nothing becomes durable any more once the journal failed."""
+        if self.failure.done():
+            raise self._refusal()
 
     async def settled(self) -> None:
         """Wait until everything decided so far is durable."""
@@ -135,8 +168,8 @@ class Hub:
 
     def join_barrier(self, event: BarrierArrived) -> bool:
         """For the usual arrival: whether it now waits with the others. If not, it has to be asked about."""
-        if self._closed is not None:
-            raise self._closed
+        if self._closed:
+            raise self._refusal()
         return self.machine.join_barrier(event, self.clock())
 
     def wait_at_barrier(self, job: str, worker: str, arrival: int) -> Later:
@@ -159,6 +192,8 @@ class Hub:
                 answer = effect.answer
             elif isinstance(effect, ReleaseBarrier | BreakBarrier):
                 self._carry_out_later(effect)
+            elif isinstance(effect, DismissArrival):
+                self._dismiss_later(effect)
         return answer
 
     def _record(self, records: list[Record]) -> None:
@@ -166,7 +201,7 @@ class Hub:
         first, when = state.index - len(records), time.time()
         self._unseen.extend(Entry(index, state.term, when, record) for index, record in enumerate(records, first))
         self._commit.add(records, state.term)
-        if self._journal_bytes > max(SNAPSHOT_BYTES, 4 * self._snapshot_bytes):
+        if self._journal_bytes > max(self._snapshot_after_bytes, 4 * self._snapshot_bytes):
             snapshot = self.machine.snapshot()
             self._journal_bytes, self._snapshot_bytes = 0, len(snapshot)
             self._commit.add_snapshot(state.index, snapshot)
@@ -180,12 +215,16 @@ class Hub:
         failed = isinstance(outcome, Exception)
         for worker, arrival in verdict.arrivals.items():
             for later in self._waits.pop((verdict.job, worker, arrival), ()):
-                if failed:
-                    later.fail(outcome)
-                else:
-                    later.answer(outcome)
+                (later.fail if failed else later.answer)(outcome)
         for watcher in self.verdict_watchers:
             watcher(verdict, self.clock() - decided)
+
+    def _dismiss_later(self, dismissed: DismissArrival) -> None:
+        self._owe(lambda failure: None if failure else self._dismiss(dismissed))
+
+    def _dismiss(self, dismissed: DismissArrival) -> None:
+        for later in self._waits.pop((dismissed.job, dismissed.worker, dismissed.arrival), ()):
+            later.fail(self._tell_verdict(dismissed))
 
     # -- durability --------------------------------------------------------------------------------------------------
 
@@ -205,13 +244,17 @@ class Hub:
         for watcher in list(self.watchers):
             watcher(seen)
 
+    def wake_watchers(self) -> None:
+        """Let everybody who watches look up: who may watch has changed."""
+        for watcher in list(self.watchers):
+            watcher([])
+
     def _on_failure(self, error: JournalError) -> None:
         if not self.failure.done():
             self.failure.set_result(error)
-        refusal = RpcError(Status.UNAVAILABLE, "the coordinator stops: its journal cannot be written")
-        self._close(refusal)
+        self._close("the coordinator stops: its journal cannot be written")
         while self._owed:
-            self._owed.popleft()[1](refusal)
+            self._owed.popleft()[1](self._refusal())
 
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -220,6 +263,9 @@ class Hub:
         self._sweeping = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
     def _sweep(self) -> None:
-        if self._closed is None:
-            self._take(self.machine.decide(SweepDue(), self.clock()))
+        if not self._closed:
+            try:
+                self._take(self._decided(SweepDue(), trusted=True))
+            except StrataError:
+                logger.exception("the sweep was refused")
             self._sweep_later()

@@ -8,13 +8,17 @@ good, since nobody knows what reached the disk: only reading it again tells. All
 thread at a time.
 """
 
+import errno
 import hashlib
 import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from strata.core import codec
 from strata.core.records import Record
@@ -61,6 +65,7 @@ class Batch(NamedTuple):
     term: int
     unix_seconds: float
     records: list[Record]
+    size_bytes: int
 
 
 class Snapshot(NamedTuple):
@@ -89,14 +94,11 @@ class Journal:
         """Make these durable; gives the bytes they take. JournalError if they may not be."""
         if self.failed:
             raise JournalError("the journal failed before, and is closed")
-        data = codec.encode_records(records)
-        row = (first_index, len(records), term, time.time(), data, _digest(data))
         try:
-            self._database.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", row)
+            return append(self._database, first_index, term, records)
         except sqlite3.Error as error:
             self.failed = True
             raise _told(error, self.folder) from error
-        return len(data)
 
     def save_snapshot(self, index: int, term: int, state: bytes) -> None:
         """Keep the state as it is after `index` records, and let go of what it makes superfluous."""
@@ -138,6 +140,14 @@ class Journal:
         filelock.close(self._lock)
 
 
+def append(database: sqlite3.Connection, first_index: int, term: int, records: Sequence[Record]) -> int:
+    """One statement, one transaction, one flush."""
+    data = codec.encode_records(records)
+    row = (first_index, len(records), term, time.time(), data, _digest(data))
+    database.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", row)
+    return len(data)
+
+
 def snapshots(database: sqlite3.Connection) -> Iterator[Snapshot]:
     rows = _rows(
         database, "SELECT state_index, term, unix_seconds, state, digest FROM snapshots ORDER BY state_index DESC"
@@ -160,10 +170,16 @@ def batches(database: sqlite3.Connection, after: int = -1) -> Iterator[Batch]:
                 f"the journal is damaged: the records from index {first_index} on are not what was written. "
                 "Restore a backup with `strata state restore`"
             )
-        records = codec.decode_records(data)
+        try:
+            records = codec.decode_records(data)
+        except (msgspec.DecodeError, TypeError, ValueError) as error:
+            raise JournalError(
+                f"the records from index {first_index} on were written by a version of Strata that this one does not "
+                f"understand ({error}): use that version"
+            ) from error
         if len(records) != count:
             raise JournalError(f"the journal is damaged: {count} records were expected at index {first_index}")
-        yield Batch(first_index, term, unix_seconds, records)
+        yield Batch(first_index, term, unix_seconds, records, len(data))
 
 
 def _rows(database: sqlite3.Connection, question: str, *given: int) -> Iterator[Any]:
@@ -203,6 +219,7 @@ def opened_for_reading(state_dir: Path) -> sqlite3.Connection:
 
 def _opened(file: Path) -> sqlite3.Connection:
     try:
+        create_private(file)
         database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
         try:
             check_schema(database, file)
@@ -219,9 +236,14 @@ def _opened(file: Path) -> sqlite3.Connection:
         except BaseException:
             database.close()
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise _told(error, file.parent) from error
     return database
+
+
+def create_private(file: Path) -> None:
+    """For this user alone: a journal tells of names and paths. SQLite gives its other files the same rights."""
+    os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def check_schema(database: sqlite3.Connection, file: Path) -> None:
@@ -244,11 +266,16 @@ class _transaction:  # noqa: N801  reads as a statement
         self._database.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._database.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is None:
+            self._database.execute("COMMIT")
+        elif self._database.in_transaction:  # where the disk is full, SQLite has rolled back by itself
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
 
 
-def _told(error: sqlite3.Error, folder: Path) -> JournalError:
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+def _told(error: sqlite3.Error | OSError, folder: Path) -> JournalError:
+    full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    if full or getattr(error, "errno", None) == errno.ENOSPC:
         return JournalError(
             f"no room is left for the journal in {folder}. Nothing that was acknowledged is lost: "
             "make room, then start the coordinator again"
@@ -284,8 +311,9 @@ def locked(folder: Path) -> int:
             f"another coordinator{f' (process {holder})' if holder else ''} uses the state in {folder}. "
             "Stop it first, or give this one a --state-dir of its own"
         )
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # for people alone; a full disk must not keep the coordinator from saying so itself
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import logging
 import signal
 import sys
@@ -17,7 +16,8 @@ from strata import __version__
 from strata.coordinator import translate
 from strata.coordinator.auth import TokenCheck, Tokens
 from strata.coordinator.events import event_of
-from strata.coordinator.hub import Hub
+from strata.coordinator.exposure import is_loopback
+from strata.coordinator.hub import SNAPSHOT_BYTES, Hub
 from strata.coordinator.journal import Journal
 from strata.coordinator.replay import Entry
 from strata.coordinator.service import coordinator_service
@@ -26,7 +26,6 @@ from strata.coordinator.views import Views
 from strata.core.settings import Policy
 from strata.errors import InvalidInput
 from strata.rpc import GrpcioServer, Limits, Server, ServerTls
-from strata.rpc.addresses import split_address
 from strata.rpc.health import Health
 from strata.rpc.reflection import Reflection
 
@@ -53,9 +52,12 @@ class CoordinatorConfig:
     insecure: bool = False
     rpc: str = "strata"
     policy: Policy = field(default_factory=Policy)
+    snapshot_after_bytes: int = SNAPSHOT_BYTES
     limits: Limits = field(default_factory=lambda: Limits(calls_per_second=CALLS_PER_SECOND))
 
     def __post_init__(self) -> None:
+        if self.rpc not in ("strata", "grpcio"):
+            raise InvalidInput(f"rpc must be strata or grpcio, not {self.rpc!r}")
         for address in (self.listen, self.http):
             if address is not None:
                 self._check_exposure(address)
@@ -69,19 +71,6 @@ class CoordinatorConfig:
             f"refusing to listen on {address}, where others can reach it, without a token: anybody could stop jobs. "
             "Set STRATA_TOKEN (or --token-file), or say --insecure if the network is closed"
         )
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach it."""
-    if address.startswith("unix:"):
-        return True
-    host, _ = split_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +102,12 @@ class Coordinator:
         config = self.config
         journal = Journal(config.state_dir)
         try:
-            self.hub = Hub(journal, config.policy, tell_verdict=translate.verdict)
+            self.hub = Hub(
+                journal,
+                config.policy,
+                tell_verdict=translate.verdict,
+                snapshot_after_bytes=config.snapshot_after_bytes,
+            )
             await self.hub.start()
         except BaseException:
             journal.close()
@@ -144,13 +138,14 @@ class Coordinator:
         self.hub.watchers.add(_log)
         self.views = Views(self.hub, requests, barriers, saves, __version__)
         self._health = Health([SERVICE])
+        door = TokenCheck(config.tokens)
         services = [
-            coordinator_service(self.hub),
+            coordinator_service(self.hub, door.still_welcome),
             self._health.methods(),
             Reflection([SERVICE, "grpc.health.v1.Health"]).methods(),
         ]
         make = GrpcioServer if config.rpc == "grpcio" else Server
-        self._server = make(services, interceptors=[TokenCheck(config.tokens), requests], limits=config.limits)
+        self._server = make(services, interceptors=[door, requests], limits=config.limits)
         address = await self._server.listen(config.listen, tls=config.tls)
         if config.http is None:
             return address, None
@@ -193,6 +188,7 @@ class Coordinator:
             await asyncio.sleep(TOKEN_SECONDS)
             if self.config.tokens.reload() and self._server is not None:
                 self._server.forget_callers()
+                self.hub.wake_watchers()
                 logger.info("the tokens were changed")
 
     async def _count_connections(self) -> None:

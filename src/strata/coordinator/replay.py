@@ -32,11 +32,13 @@ class Entry:
 
 
 class Replayed(NamedTuple):
-    """The machine as it was, the latest entries of its journal, and how many it had to be fed."""
+    """The machine as it was, the latest entries of its journal, and how much it had to be fed beyond a snapshot."""
 
     machine: Machine
     history: deque[Entry]
     fed: int
+    fed_bytes: int
+    snapshot_bytes: int
 
 
 def replayed(journal: Readable, policy: Policy | None = None) -> Replayed:
@@ -44,8 +46,10 @@ def replayed(journal: Readable, policy: Policy | None = None) -> Replayed:
     snapshot = next(journal.snapshots(), None)
     machine = Machine(policy) if snapshot is None else Machine.restore(snapshot.state, policy)
     history: deque[Entry] = deque(maxlen=HISTORY_KEPT)
-    fed = 0
+    fed = fed_bytes = 0
     for batch in journal.batches():
+        if batch.first_index >= machine.index:
+            fed_bytes += batch.size_bytes
         for index, record in enumerate(batch.records, batch.first_index):
             if index > machine.index:
                 raise JournalError(
@@ -56,4 +60,4 @@ def replayed(journal: Readable, policy: Policy | None = None) -> Replayed:
                 machine.apply(record)
                 fed += 1
             history.append(Entry(index, batch.term, batch.unix_seconds, record))
-    return Replayed(machine, history, fed)
+    return Replayed(machine, history, fed, fed_bytes, 0 if snapshot is None else len(snapshot.state))

@@ -14,17 +14,20 @@ from strata.core.effects import Alive, BarrierVerdict
 from strata.core.ids import check_int
 from strata.core.lineages import head
 from strata.core.shares import shards_in_order
-from strata.errors import InvalidInput, NotFound, StrataError
+from strata.errors import InvalidInput, NotFound, Refused, StrataError
 from strata.rpc import Call, Method, RpcError, protobuf_service
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import reason_of, to_rpc
 
 SMALL_BYTES = 4096
 """No text in a request of this size can be longer than the core takes, and protobuf has seen to the types."""
-SHARES_KEPT = 16_384
+SHARES_KEPT_BYTES = 32 << 20
+SHARES_MOST = 500_000
+"""Shards in one answer: a few megabytes."""
 BATCH_MOST = 1024
 PAGE_MOST = 1000
 PAGE = 100
+PARTS_AT_ONCE = 1000
 
 _DONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "deregister": (translate.deregister, translate.always(pb.DeregisterResponse())),
@@ -57,18 +60,20 @@ _ANSWERED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
-def coordinator_service(hub: Hub) -> list[Method]:
-    """The methods, for either server."""
+def coordinator_service(hub: Hub, still_welcome: Callable[[Call], bool] = lambda call: True) -> list[Method]:
+    """The methods, for either server. `still_welcome` says of a long call whether it would be let in again."""
     descriptor = pb.DESCRIPTOR.services_by_name["Coordinator"]
-    return protobuf_service(descriptor, _Service(hub))
+    return protobuf_service(descriptor, _Service(hub, still_welcome))
 
 
 class _Service:
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
         self._hub = hub
-        self._pushes = Pushes(hub)
+        self._still_welcome = still_welcome
+        self._pushes = Pushes(hub, still_welcome)
         self._alive: dict[int, bytes] = {}
         self._shares: dict[tuple[str, str, int, int, int, int], bytes] = {}
+        self._shares_bytes = 0
 
         for name, (to_event, to_response) in (_ANSWERED | _DONE).items():
             setattr(self, name, self._row(to_event, to_response))
@@ -136,7 +141,7 @@ class _Service:
         return response
 
     async def heartbeat_stream(self, requests: AsyncIterator[pb.HeartbeatRequest], call: Call) -> AsyncIterator[bytes]:
-        async for response in self._pushes.serve(requests, self._beat):
+        async for response in self._pushes.serve(requests, self._beat, call):
             yield response
 
     # -- barriers ----------------------------------------------------------------------------------------------------
@@ -172,6 +177,12 @@ class _Service:
         found = self._shares.get(key)
         if found is None:
             check_int(epoch, "epoch")
+            each = -(-dataset.shard_count // max(1, len(job.world.view)))
+            if each > SHARES_MOST:
+                raise Refused(
+                    f"a rank of dataset {dataset.dataset!r} has {each:,} shards; an answer holds {SHARES_MOST:,}: "
+                    "register it with a larger shard_size"
+                )
             shards = shards_in_order(machine.volatile, job, dataset, request.rank, epoch)
             response = pb.GetShardsResponse(
                 version=dataset.version,
@@ -183,10 +194,16 @@ class _Service:
                 path=dataset.path,
                 format=dataset.format,
             )
-            if len(self._shares) >= SHARES_KEPT:
-                self._shares.clear()
-            found = self._shares[key] = response.SerializeToString()
+            found = response.SerializeToString()
+            self._keep_share(key, found)
         return found
+
+    def _keep_share(self, key: tuple[str, str, int, int, int, int], share: bytes) -> None:
+        self._shares_bytes += len(share)
+        if self._shares_bytes > SHARES_KEPT_BYTES:
+            self._shares.clear()
+            self._shares_bytes = len(share)
+        self._shares[key] = share
 
     def list_datasets(self, request: pb.ListDatasetsRequest, call: Call) -> Any:
         def question() -> pb.ListDatasetsResponse:
@@ -202,7 +219,11 @@ class _Service:
             attempt = self._hub.machine.state.job(request.job_id).attempts.get(request.attempt)
             if attempt is None:
                 raise NotFound(f"job {request.job_id!r} has no attempt {request.attempt}")
-            return pb.GetCheckpointResponse(checkpoint=translate.checkpoint(attempt, whole=True))
+            ranks = [rank for rank in sorted(attempt.parts) if rank >= request.from_rank]
+            page, rest = ranks[:PARTS_AT_ONCE], ranks[PARTS_AT_ONCE:]
+            made = translate.checkpoint(attempt)
+            translate.add_parts(made, attempt, page)
+            return pb.GetCheckpointResponse(checkpoint=made, next_rank=rest[0] if rest else None)
 
         return self._guarded(question)
 
@@ -229,7 +250,7 @@ class _Service:
         return self._guarded(question)
 
     async def watch_events(self, request: pb.WatchEventsRequest, call: Call) -> AsyncIterator[pb.WatchEventsResponse]:
-        async for response in watch_events(self._hub, request):
+        async for response in watch_events(self._hub, request, call, self._still_welcome):
             yield response
 
 

@@ -2,29 +2,30 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from strata.coordinator import translate
-from strata.coordinator.events import EventView, event_of, index_of
+from strata.coordinator.events import EventView, event_id, event_of, index_of
 from strata.coordinator.hub import Hub
 from strata.coordinator.replay import Entry
 from strata.core import records
 from strata.core.effects import Alive
 from strata.core.errands import errands_for
 from strata.errors import InvalidInput, StrataError
-from strata.rpc import RpcError, Status
+from strata.rpc import Call, RpcError, Status
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import to_rpc
 
-UNHEARD_MOST = 10_000
+WATCHERS_MOST = 1000
+UNHEARD_MOST = 12_000
 """Events that wait for one who watches. A reader that is further behind than that has to begin again."""
 
 _QUIET = (records.ProgressMade, records.PartAcknowledged, records.SituationChanged)
 
 
 class _Worker:
-    """One open stream: who it is for, and that something may be new."""
+    """One open stream: who it is for, what it was told last, and that something may be new."""
 
     def __init__(self) -> None:
         self.job = self.worker = ""
@@ -34,77 +35,88 @@ class _Worker:
 
 
 class Pushes:
-    """Heartbeats on streams. When something about a job changes, its workers are told what they have to do now."""
+    """Heartbeats on streams. When something about a job changes, its workers are told what they have to do now.
 
-    def __init__(self, hub: Hub) -> None:
+    `still_welcome` says whether a call that was let in would be let in again.
+    """
+
+    def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
         self._hub = hub
+        self._still_welcome = still_welcome
         self._by_job: dict[str, set[_Worker]] = {}
         hub.watchers.add(self._on_entries)
 
     def _on_entries(self, entries: list[Entry]) -> None:
         jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, _QUIET)}
-        for job in jobs & self._by_job.keys():
+        for job in jobs & self._by_job.keys() if entries else self._by_job.keys():
             for worker in self._by_job[job]:
                 worker.news.set()
 
     async def serve(
-        self, requests: AsyncIterator[pb.HeartbeatRequest], beat: Callable[[pb.HeartbeatRequest], bytes]
+        self, requests: AsyncIterator[pb.HeartbeatRequest], beat: Callable[[pb.HeartbeatRequest], bytes], call: Call
     ) -> AsyncIterator[bytes]:
         """Answers to heartbeats, and commands in between."""
         worker = _Worker()
-        asked: asyncio.Task[Any] | None = None
-        news: asyncio.Task[Any] | None = None
+        waits: dict[str, Callable[[], Awaitable[Any]]] = {
+            "closing": self._hub.closing.wait,
+            "asked": lambda: anext(requests, None),
+            "news": worker.news.wait,
+        }
+        waiting: dict[str, asyncio.Future[Any]] = {}
         try:
             while True:
-                asked = asked or asyncio.ensure_future(anext(requests, None))
-                news = news or asyncio.ensure_future(worker.news.wait())
-                await asyncio.wait({asked, news}, return_when=asyncio.FIRST_COMPLETED)
-                if asked.done():
-                    request, asked = asked.result(), None
+                for name, wait in waits.items():
+                    if name not in waiting:
+                        waiting[name] = asyncio.ensure_future(wait())
+                await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+                check_welcome(self._hub, self._still_welcome, call)
+                if waiting["asked"].done():
+                    request = waiting.pop("asked").result()
                     if request is None:
                         return
                     yield await self._answer(worker, request, beat)
-                elif news.done():
-                    news = None
+                else:
+                    waiting.pop("news").cancel()
                     worker.news.clear()
                     told = await self._pushed(worker)
                     if told:
                         yield told
         finally:
-            for task in (asked, news):
-                if task is not None:
-                    task.cancel()
-            self._by_job.get(worker.job, set()).discard(worker)
+            for task in waiting.values():
+                task.cancel()
+            self._leave(worker)
+
+    def _leave(self, worker: _Worker) -> None:
+        others = self._by_job.get(worker.job, set())
+        others.discard(worker)
+        if not others:
+            self._by_job.pop(worker.job, None)
 
     async def _answer(
         self, worker: _Worker, request: pb.HeartbeatRequest, beat: Callable[[pb.HeartbeatRequest], bytes]
     ) -> bytes:
         try:
-            worker.told = beat(request)
+            told = worker.told = beat(request)
         except RpcError:
             raise
         except StrataError as error:
             await self._hub.settled()
             raise to_rpc(error) from error
+        who = (request.job_id, request.worker_id, request.incarnation)
         if not worker.job:
-            worker.job, worker.worker, worker.incarnation = request.job_id, request.worker_id, request.incarnation
+            worker.job, worker.worker, worker.incarnation = who
             self._by_job.setdefault(worker.job, set()).add(worker)
-        elif (worker.job, worker.worker, worker.incarnation) != (
-            request.job_id,
-            request.worker_id,
-            request.incarnation,
-        ):
+        elif (worker.job, worker.worker, worker.incarnation) != who:
             raise to_rpc(InvalidInput("a stream is for one process: open another for another"))
-        told = worker.told
         await self._hub.settled()
         return told
 
     async def _pushed(self, worker: _Worker) -> bytes:
         """What the worker has to do now, if that is not what it was told last; it is heard no better for it."""
         job = self._hub.machine.state.jobs.get(worker.job)
+        if job is None:
+            return b""
         try:
-            if job is None:
-                return b""
             member = job.member(worker.worker, worker.incarnation)
         except StrataError as error:
             await self._hub.settled()
@@ -118,45 +130,95 @@ class Pushes:
         return told
 
 
-async def events(hub: Hub, after: str, job: str = "") -> AsyncGenerator[EventView, None]:
-    """Those after the one with this id that are still kept, then those that happen. "" begins with what comes next."""
-    unheard: deque[EventView] = deque()
-    news = asyncio.Event()
+def check_welcome(hub: Hub, still_welcome: Callable[[Call], bool], call: Call) -> None:
+    """Streams end when the coordinator goes, or when the token that let them in is taken away."""
+    if hub.closing.is_set():
+        raise RpcError(Status.UNAVAILABLE, "the coordinator is shutting down; ask again when it is back")
+    if not still_welcome(call):
+        raise RpcError(Status.UNAUTHENTICATED, "the token of this stream is not taken any more")
 
-    def hear(entries: list[Entry]) -> None:
+
+class Watcher:
+    """Events for one who watches: those after the one with this id that are still kept, then those that happen.
+
+    "" begins with what comes next. A reader that falls too far behind is told so, and costs nothing more.
+    """
+
+    def __init__(self, hub: Hub, after: str, job: str = "") -> None:
+        if len(hub.watchers) >= WATCHERS_MOST:
+            raise RpcError(Status.RESOURCE_EXHAUSTED, f"{WATCHERS_MOST:,} watch already")
+        self._hub, self._job = hub, job
+        self._unheard: deque[EventView] = deque()
+        self._news = asyncio.Event()
+        self._behind = False
+        self._last = -1
+        if after:
+            last = index_of(after) if is_known(hub, after) else None
+            self._last = -1 if last is None else last
+            self._hear(list(hub.history))
+        hub.watchers.add(self._hear)
+
+    def close(self) -> None:
+        self._hub.watchers.discard(self._hear)
+
+    def _hear(self, entries: list[Entry]) -> None:
         for entry in entries:
             event = event_of(entry)
-            if event is not None and job in ("", event.job_id):
-                unheard.append(event)
-        news.set()
+            if event is not None and entry.index > self._last and self._job in ("", event.job_id):
+                self._unheard.append(event)
+        if len(self._unheard) > UNHEARD_MOST:
+            self._behind = True
+            self._unheard.clear()
+            self.close()
+        self._news.set()
 
-    if after:
-        last = index_of(after)
-        hear([entry for entry in hub.history if last is None or entry.index > last])
-    hub.watchers.add(hear)
+    async def some(self, seconds: float | None = None) -> list[EventView]:
+        """What there is, as soon as there is any; nothing when so long has passed, or somebody should look up."""
+        if not self._unheard and not self._behind:
+            self._news.clear()
+            closing = asyncio.ensure_future(self._hub.closing.wait())
+            news = asyncio.ensure_future(self._news.wait())
+            try:
+                await asyncio.wait({closing, news}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                closing.cancel()
+                news.cancel()
+        if self._behind:
+            raise RpcError(Status.RESOURCE_EXHAUSTED, "this reader fell behind: begin again from the last event")
+        found = list(self._unheard)
+        self._unheard.clear()
+        return found
+
+
+def is_known(hub: Hub, event: str) -> bool:
+    """Whether all that came after this event is still kept. One with another term is of another history."""
+    index = index_of(event)
+    if index is None or not hub.history:
+        return False
+    first, last = hub.history[0], hub.history[-1]
+    if not first.index <= index <= last.index:
+        return index == first.index - 1
+    return event_id(hub.history[index - first.index].term, index) == event
+
+
+async def watch_events(
+    hub: Hub, request: pb.WatchEventsRequest, call: Call, still_welcome: Callable[[Call], bool]
+) -> AsyncIterator[pb.WatchEventsResponse]:
+    watcher = Watcher(hub, request.after, request.job_id)
     try:
         while True:
-            while unheard:
-                if len(unheard) > UNHEARD_MOST:
-                    raise RpcError(
-                        Status.RESOURCE_EXHAUSTED, "this reader fell behind: begin again from the last event"
-                    )
-                yield unheard.popleft()
-            news.clear()
-            await news.wait()
+            found = await watcher.some()
+            check_welcome(hub, still_welcome, call)
+            for event in found:
+                yield pb.WatchEventsResponse(
+                    id=event.id,
+                    unix_seconds=event.unix_seconds,
+                    job_id=event.job_id,
+                    kind=event.kind,
+                    message=event.message,
+                    severity=event.severity,
+                    worker_id=event.worker_id,
+                    step=event.step,
+                )
     finally:
-        hub.watchers.discard(hear)
-
-
-async def watch_events(hub: Hub, request: pb.WatchEventsRequest) -> AsyncIterator[pb.WatchEventsResponse]:
-    async for event in events(hub, request.after, request.job_id):
-        yield pb.WatchEventsResponse(
-            id=event.id,
-            unix_seconds=event.unix_seconds,
-            job_id=event.job_id,
-            kind=event.kind,
-            message=event.message,
-            severity=event.severity,
-            worker_id=event.worker_id,
-            step=event.step,
-        )
+        watcher.close()

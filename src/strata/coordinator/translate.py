@@ -12,6 +12,7 @@ from strata.core.effects import (
     Begun,
     BreakBarrier,
     DatasetInfo,
+    DismissArrival,
     EpochNow,
     Errand,
     FinishFirst,
@@ -24,7 +25,7 @@ from strata.core.effects import (
 )
 from strata.core.settings import JobSettings, Retention
 from strata.core.state import Attempt, Dataset
-from strata.errors import BarrierFailed, InvalidInput
+from strata.errors import BarrierFailed, Expired, InvalidInput, Refused, StrataError, Superseded
 from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import to_rpc
@@ -297,8 +298,12 @@ def alive(answer: Alive) -> pb.HeartbeatResponse:
     return pb.HeartbeatResponse(generation=answer.generation, commands=[command(errand) for errand in answer.errands])
 
 
-def verdict(over: ReleaseBarrier | BreakBarrier | BarrierVerdict) -> bytes | RpcError:
+def verdict(over: ReleaseBarrier | BreakBarrier | BarrierVerdict | DismissArrival) -> bytes | RpcError:
     """What everybody who waits is told, made once for all of them."""
+    if isinstance(over, DismissArrival):
+        why = f"worker {over.worker!r} waits no more at barrier {over.barrier!r}: {over.reason}"
+        kinds: dict[str, type[StrataError]] = {"superseded": Superseded, "expired": Expired, "left": Expired}
+        return to_rpc(kinds.get(over.cause, Refused)(why))
     broken = isinstance(over, BreakBarrier) or (isinstance(over, BarrierVerdict) and not over.released)
     if broken:
         missing = () if isinstance(over, ReleaseBarrier) else over.missing
@@ -382,9 +387,9 @@ def save_asked(answer: SaveAsked) -> pb.RequestCheckpointResponse:
     return pb.RequestCheckpointResponse(request=answer.request, step=answer.step)
 
 
-def checkpoint(attempt: Attempt, *, whole: bool = False) -> pb.Checkpoint:
-    """An attempt; `whole` with its parts and positions."""
-    made = pb.Checkpoint(
+def checkpoint(attempt: Attempt) -> pb.Checkpoint:
+    """An attempt, without its parts."""
+    return pb.Checkpoint(
         attempt=attempt.attempt,
         lineage=attempt.lineage,
         step=attempt.step,
@@ -397,19 +402,13 @@ def checkpoint(attempt: Attempt, *, whole: bool = False) -> pb.Checkpoint:
         references=attempt.references,
         pins=attempt.pins,
     )
-    if whole:
-        made.parts.extend(_parts(attempt))
-        for name, position in attempt.positions.items():
-            told = made.positions[name]
-            told.version, told.epoch = position.version, position.epoch
-            told.consumed.edges.extend(position.consumed)
-    return made
 
 
-def _parts(attempt: Attempt) -> Iterable[pb.Part]:
-    for rank in sorted(attempt.parts):
+def add_parts(made: pb.Checkpoint, attempt: Attempt, ranks: Iterable[int]) -> None:
+    """These ranks' parts, and the data positions."""
+    for rank in ranks:
         part = attempt.parts[rank]
-        yield pb.Part(
+        made.parts.add(
             rank=rank,
             worker_id=part.worker,
             incarnation=part.incarnation,
@@ -417,6 +416,10 @@ def _parts(attempt: Attempt) -> Iterable[pb.Part]:
             part_bytes=part.part_bytes,
             metrics=part.metrics,
         )
+    for name, position in attempt.positions.items():
+        told = made.positions[name]
+        told.version, told.epoch = position.version, position.epoch
+        told.consumed.edges.extend(position.consumed)
 
 
 def always(response: Any) -> Callable[[Any], bytes]:

@@ -4,13 +4,15 @@ Everything is worked out when somebody looks. Instants are told as seconds ago, 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from strata.coordinator.events import EventView, event_of
 from strata.coordinator.hub import Hub
+from strata.coordinator.paging import Key
 from strata.coordinator.stats import BarrierStats, JournalStats, PastBarrier, RequestStats
 from strata.core.barriers import missing_from
 from strata.core.explanations import explain
@@ -19,7 +21,8 @@ from strata.core.volatile import OpenRound, Vitals
 
 T = TypeVar("T")
 
-_CREDENTIALS = re.compile(r"://[^/@]*@")
+_CREDENTIALS = re.compile(r"://.*@|\?.*")
+"""Of a URL: what is before the last @, and what is asked for behind it."""
 
 MISSING_SHOWN = 16
 EVENTS_SHOWN = 100
@@ -238,17 +241,21 @@ class Views:
 
     def workers(self, job: str | None = None) -> Iterator[WorkerView]:
         """By job and rank; those that are out come last."""
+        return (make() for _, make in self.workers_by_key(job))
+
+    def workers_by_key(self, job: str | None = None) -> Iterator[tuple[Key, Callable[[], WorkerView]]]:
+        """The same, each made only when it is wanted."""
         for each in self._chosen(job):
             members = each.world.members.values()
             for member in sorted(members, key=lambda member: (member.gone, member.rank, member.worker)):
-                yield self._worker(each, member)
+                yield (each.job, member.gone, member.rank, member.worker), partial(self._worker, each, member)
 
     def _worker(self, job: Job, member: Member) -> WorkerView:
         machine, now = self.hub.machine, self.hub.clock()
         vitals = machine.volatile.job(job.job).vitals.get(member.worker)
         known = vitals or Vitals(now)
         shards = {
-            name: len(machine.volatile.ownerships.of(job.job, dataset, job.world.view).shards_of(member.rank))
+            name: machine.volatile.ownerships.of(job.job, dataset, job.world.view).load(member.rank)
             for name, dataset in sorted(job.datasets.items())
             if not member.gone
         }
@@ -288,7 +295,8 @@ class Views:
                 yield self._checkpoint(each, each.attempts[number])
 
     def _checkpoint(self, job: Job, attempt: Attempt) -> CheckpointView:
-        past = next((save for save in self.journal_stats.committed if save.attempt == attempt.attempt), None)
+        key = (job.job, attempt.attempt)
+        past = next((save for save in self.journal_stats.committed if (save.job_id, save.attempt) == key), None)
         absent = [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()[:MISSING_SHOWN]]
         return CheckpointView(
             job.job,
@@ -300,8 +308,8 @@ class Views:
             len(attempt.parts),
             len(attempt.participants),
             sum(part.part_bytes for part in attempt.parts.values()),
-            None if past is None or past.job_id != job.job else past.seconds,
-            None if past is None or past.job_id != job.job else past.ended,
+            None if past is None else past.seconds,
+            None if past is None else past.ended,
             list(attempt.pins),
             absent if attempt.status == "open" else [],
         )
@@ -385,7 +393,7 @@ def _dataset(job: Job, dataset: Dataset) -> DatasetView:
         dataset.order,
         dataset.strategy,
         dataset.format,
-        _CREDENTIALS.sub("://***@", dataset.path),
+        _CREDENTIALS.sub(lambda hit: "://***@" if "@" in hit[0] else "?***", dataset.path),
     )
 
 

@@ -9,7 +9,7 @@ from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested,
 from strata.core.ids import check_id, check_int
 from strata.core.ownership import STRATEGIES
 from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
-from strata.core.state import Dataset, Job, Proof, State
+from strata.core.state import Dataset, Job, Proof, State, check_job_count
 from strata.core.turn import Rules, Turn
 from strata.errors import Conflict, InvalidInput, Refused, StaleGeneration
 
@@ -18,6 +18,7 @@ MAX_SHARDS = 10_000_000
 MAX_SAMPLES = 2**62
 MAX_SEED = 2**63 - 1
 PROOFS_KEPT = 64
+MAX_DATASETS = 1000
 
 rules = Rules()
 
@@ -34,6 +35,10 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
             f"{'; '.join(differs)}. Say that it replaces version {known.version} to start a new version at epoch 0, or "
             "register it under another id"
         )
+    if known is None and len(job.datasets) >= MAX_DATASETS:
+        raise Refused(f"job {event.job!r} has {MAX_DATASETS:,} datasets, which is the limit: unregister one")
+    if known is None:
+        check_job_count(turn.state, event.job)
     if known is None or differs:
         version = job.dataset_versions.get(event.dataset, 0) + 1
         turn.opened(event.job)

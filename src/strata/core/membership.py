@@ -23,6 +23,7 @@ from strata.core.events import (
 )
 from strata.core.ids import MAX_COUNT, check_id, check_int
 from strata.core.records import (
+    HistoryLost,
     JobConfigured,
     JobOpened,
     TermStarted,
@@ -34,7 +35,7 @@ from strata.core.records import (
     WorldDeclared,
 )
 from strata.core.settings import Policy
-from strata.core.state import GONE, Job, Member, State, World
+from strata.core.state import GONE, Job, Member, State, World, check_job_count
 from strata.core.turn import Rules, Turn
 from strata.core.views import View
 from strata.core.volatile import JobVolatile, Vitals
@@ -68,6 +69,7 @@ def on_started(turn: Turn, event: CoordinatorStarted) -> None:
 @rules.handles(JobConfigureRequested)
 def on_configure(turn: Turn, event: JobConfigureRequested) -> None:
     check_id(event.job, "job_id")
+    check_job_count(turn.state, event.job)
     job = turn.opened(event.job)
     if job.settings != event.settings:
         turn.record(JobConfigured(event.job, event.settings))
@@ -81,6 +83,7 @@ def on_configure(turn: Turn, event: JobConfigureRequested) -> None:
 def on_register(turn: Turn, event: RegisterRequested) -> None:
     job = turn.state.jobs.get(event.job) or Job(event.job)
     _check_registration(event, job.world.next_incarnation)
+    check_job_count(turn.state, event.job)
     world = job.world
     known = world.members.get(event.worker)
     if known is not None and _is_repeat(known, event):
@@ -368,6 +371,15 @@ def apply_opened(state: State, record: JobOpened) -> None:
 @rules.applies(JobConfigured)
 def apply_configured(state: State, record: JobConfigured) -> None:
     state.jobs[record.job].settings = record.settings
+
+
+@rules.applies(HistoryLost)
+def apply_history_lost(state: State, record: HistoryLost) -> None:
+    job = state.jobs[record.job]
+    job.world.next_incarnation += record.skipped
+    job.world.generation += record.skipped
+    job.next_attempt += record.skipped
+    job.next_round += record.skipped
 
 
 @rules.applies(WorldDeclared)

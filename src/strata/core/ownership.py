@@ -21,6 +21,10 @@ class RankOwnership(Protocol):
         """The rank's shards in ascending order."""
         ...
 
+    def load(self, rank: int) -> int:
+        """How many they are."""
+        ...
+
     def owners(self) -> NDArray[np.int64]: ...
 
 
@@ -40,6 +44,10 @@ class SlotRanks:
             self._shards[rank] = np.sort(self.ownership.shards_of(slot)).tolist()
         return self._shards[rank]
 
+    def load(self, rank: int) -> int:
+        slot = self.view.slots.get(rank)
+        return 0 if slot is None else len(self.ownership.shards_of(slot))
+
     def owners(self) -> NDArray[np.int64]:
         """The rank that owns each shard; −1 where nobody is there."""
         if self._owners is None:
@@ -58,9 +66,15 @@ class RingRanks:
         ring = Ring([str(rank) for rank in view.ranks])
         ranks = np.array([int(name) for name in ring.names], np.int64)
         self._owners = ranks[ring.owners(shard_count, seed)] if len(ranks) else np.full(shard_count, -1, np.int64)
+        self._loads: NDArray[np.int64] | None = None
 
     def shards_of(self, rank: int) -> list[int]:
         return np.flatnonzero(self._owners == rank).tolist()
+
+    def load(self, rank: int) -> int:
+        if self._loads is None:
+            self._loads = np.bincount(self._owners[self._owners >= 0])
+        return int(self._loads[rank]) if rank < len(self._loads) else 0
 
     def owners(self) -> NDArray[np.int64]:
         return self._owners

@@ -69,6 +69,13 @@ class WorkersForgotten(JobRecord, frozen=True):
     workers: list[str]
 
 
+class HistoryLost(JobRecord, frozen=True):
+    """This history goes on from an older state: numbers that were given out meanwhile are skipped."""
+
+    skipped: int
+    reason: str
+
+
 class WorldDeclared(JobRecord, frozen=True):
     """A fresh world: nobody else is there. `world_size` 0 is an open world, which is whoever joins."""
 

@@ -12,11 +12,12 @@ from strata.core.events import Position
 from strata.core.ranges import RangeSet
 from strata.core.settings import JobSettings
 from strata.core.views import View
-from strata.errors import Expired, NotFound, NotRegistered, Superseded
+from strata.errors import Expired, NotFound, NotRegistered, Refused, Superseded
 
 GONE = ("expired", "left", "superseded")
 SETTLED = ("committed", "damaged")
 SKIPPED_KEPT = 256
+MAX_JOBS = 10_000
 
 
 class Member(msgspec.Struct):
@@ -347,3 +348,9 @@ class State(msgspec.Struct):
         if job is None:
             raise NotFound(f"no job {name!r} here: it begins with its first worker, dataset or settings")
         return job
+
+
+def check_job_count(state: State, name: str) -> None:
+    """Jobs are kept for good, so there is an end to them."""
+    if name not in state.jobs and len(state.jobs) >= MAX_JOBS:
+        raise Refused(f"this coordinator has {MAX_JOBS:,} jobs, which is the limit: give the next ones another state")

@@ -211,12 +211,13 @@ class WireCall(Call):
     def _settled(self, response: Any, error: BaseException | None) -> None:
         if self._over:
             return
-        try:
-            if error is not None:
-                raise error
-            self._answer(response)
-        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001  told to the client
-            self.fail(failure)
+        if error is not None:
+            self.fail(error)  # not raised: one error may be told to thousands, and would keep a trace of each
+        else:
+            try:
+                self._answer(response)
+            except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001  told to the client
+                self.fail(failure)
         self._protocol.flush_soon()
 
     async def _stream_responses(self) -> None:

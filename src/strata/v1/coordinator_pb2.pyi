@@ -718,18 +718,22 @@ class Checkpoint(_message.Message):
     def __init__(self, attempt: _Optional[int] = ..., lineage: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[AttemptStatus, str]] = ..., participants: _Optional[int] = ..., total_bytes: _Optional[int] = ..., references: _Optional[_Iterable[int]] = ..., pins: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ...) -> None: ...
 
 class GetCheckpointRequest(_message.Message):
-    __slots__ = ("job_id", "attempt")
+    __slots__ = ("job_id", "attempt", "from_rank")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FROM_RANK_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     attempt: int
-    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    from_rank: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., from_rank: _Optional[int] = ...) -> None: ...
 
 class GetCheckpointResponse(_message.Message):
-    __slots__ = ("checkpoint",)
+    __slots__ = ("checkpoint", "next_rank")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_RANK_FIELD_NUMBER: _ClassVar[int]
     checkpoint: Checkpoint
-    def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    next_rank: int
+    def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., next_rank: _Optional[int] = ...) -> None: ...
 
 class LatestCheckpointRequest(_message.Message):
     __slots__ = ("job_id",)

@@ -25,6 +25,7 @@ from strata.rpc.status import RpcError, Status
 DOMAIN = "strata"
 MISSING_SENT = 16
 """Names of those who are missing from a barrier: a header has an end."""
+NAME_CHARS = 160
 MESSAGE_CHARS = 2000
 
 _STATUS: dict[type[StrataError], Status] = {
@@ -52,7 +53,7 @@ def to_rpc(error: StrataError) -> RpcError:
     if isinstance(error, StaleGeneration):
         metadata["generation"] = str(error.generation)
     if isinstance(error, BarrierFailed):
-        metadata["missing"] = json.dumps(error.missing[:MISSING_SENT])
+        metadata["missing"] = json.dumps([name[:NAME_CHARS] for name in error.missing[:MISSING_SENT]])
     message = str(error)[:MESSAGE_CHARS]
     return RpcError(status, message, details=_details(status, message, error.code.upper(), metadata))
 

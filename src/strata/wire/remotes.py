@@ -1,4 +1,4 @@
-"""The coordinator's methods as a client calls them. Every call may be repeated, so all may be tried again."""
+"""The coordinator's methods as a client calls them. Nearly all may be repeated, and so are tried again."""
 
 from functools import cache
 from typing import Any
@@ -10,6 +10,9 @@ from strata.v1 import coordinator_pb2 as pb
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Coordinator"]
 
+_WITHOUT_MEMORY = ("RequestCheckpoint", "StopJob")
+"""A repeat may ask for another checkpoint, or stop the world that came after."""
+
 
 @cache
 def remote(method: str) -> Remote[Any, Any]:
@@ -19,7 +22,7 @@ def remote(method: str) -> Remote[Any, Any]:
         f"/{_SERVICE.full_name}/{method}",
         _serialised,
         GetMessageClass(found.output_type).FromString,
-        idempotent=not found.client_streaming and not found.server_streaming,
+        idempotent=not found.client_streaming and not found.server_streaming and method not in _WITHOUT_MEMORY,
     )
 
 

@@ -100,8 +100,13 @@ def test_a_token_is_replaced_while_everybody_works(tmp_path: Path) -> None:
         file.write_text("the-first-token\nthe-second-token\n")
         assert _eventually(lambda: new.heartbeat(who))
         old.heartbeat(who)
+        request, watch = old.prepared("WatchEvents")
+        stream = watch(request, metadata=(("authorization", "Bearer the-first-token"),), timeout=30)
         file.write_text("the-second-token\n")
         assert _eventually(lambda: _refused(lambda: old.heartbeat(who)))
+        with pytest.raises(grpc.RpcError) as error:
+            list(stream)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED, "streams end with the token that let them in"
         new.heartbeat(who)
         assert process.get("/api/v1/coordinator", "the-second-token")["term"] == 1
 
@@ -124,6 +129,26 @@ def _refused(question: Any) -> bool:
     except RpcError as error:
         return "UNAUTHENTICATED" in str(error)
     return False
+
+
+def test_a_made_up_host_opens_no_door(tmp_path: Path) -> None:
+    with coordinator(tmp_path, environment={"STRATA_TOKEN": TOKEN}) as process:
+        for host in ("a/healthz?", "x/healthz#", "healthz"):
+            with socket.create_connection(endpoint(process.http), timeout=10) as raw:
+                raw.sendall(f"GET /api/dashboard HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+                assert raw.recv(1000).split(b" ")[1] in (b"400", b"401")
+
+
+def test_half_a_request_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """The second one on a connection no more than the first."""
+    with coordinator(tmp_path) as process, ExitStack() as stack:
+        raws = [stack.enter_context(socket.create_connection(endpoint(process.http), timeout=40)) for _ in range(2)]
+        raws[0].sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in raws[0].recv(1000)
+        for raw in raws:
+            raw.sendall(b"GET /healthz HTTP/1.1\r\n")
+        for raw in raws:
+            assert raw.recv(1000) == b""
 
 
 def test_it_does_not_listen_beyond_this_machine_without_a_token(tmp_path: Path) -> None:

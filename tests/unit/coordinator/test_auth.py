@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from strata.coordinator.auth import MOST_TOKENS, TokenCheck, Tokens
-from strata.coordinator.process import CoordinatorConfig, is_loopback
+from strata.coordinator.exposure import is_loopback
+from strata.coordinator.process import CoordinatorConfig
 from strata.errors import InvalidInput
 from strata.rpc import RpcError, ServerTls
 from strata.rpc.head import Head

@@ -10,11 +10,13 @@ import pytest
 
 from strata.coordinator.hub import Hub
 from strata.coordinator.journal import Journal, JournalError
-from strata.core.effects import Registered
-from strata.core.events import BarrierArrived, HeartbeatReceived, RegisterRequested
-from strata.core.records import Record
+from strata.coordinator.replay import Entry, replayed
+from strata.coordinator.streams import Watcher
+from strata.core.effects import DismissArrival, Registered
+from strata.core.events import BarrierArrived, DeregisterRequested, HeartbeatReceived, RegisterRequested
+from strata.core.records import Record, TermStarted
 from strata.errors import NotRegistered
-from strata.rpc import Later, RpcError
+from strata.rpc import Later, RpcError, Status
 
 
 class SlowJournal(Journal):
@@ -35,10 +37,16 @@ class SlowJournal(Journal):
         return super().append(first_index, term, records)
 
 
-def run(folder: Path, work: Callable[[Hub, SlowJournal], Awaitable[None]]) -> None:
+def told(outcome: Any) -> Any:
+    if isinstance(outcome, DismissArrival):
+        return RpcError(Status.ABORTED, outcome.cause)
+    return f"round {outcome.round}"
+
+
+def run(folder: Path, work: Callable[[Hub, SlowJournal], Awaitable[None]], **more: Any) -> None:
     async def main() -> None:
         journal = SlowJournal(folder)
-        hub = Hub(journal, tell_verdict=lambda verdict: f"round {verdict.round}")
+        hub = Hub(journal, tell_verdict=told, **more)
         await hub.start()
         try:
             await work(hub, journal)
@@ -65,22 +73,22 @@ def test_an_answer_waits_for_the_disk_and_one_that_rests_on_nothing_new_does_not
         answer = register(hub, "a")
         waiting = hub.answer(answer)
         assert isinstance(waiting, Later)
-        told: list[Any] = []
-        waiting.then(lambda response, error: told.append(response))
+        heard: list[Any] = []
+        waiting.then(lambda response, error: heard.append(response))
         await a_moment()
-        assert not told
+        assert not heard
         journal.may_write.set()
-        assert await asyncio.wait_for(waiting_for(told), 5) is answer
+        assert await asyncio.wait_for(waiting_for(heard), 5) is answer
         hub.ask(HeartbeatReceived("job", "a", answer.incarnation))
         assert hub.answer("alive") == "alive"
 
     run(tmp_path, work)
 
 
-async def waiting_for(told: list[Any]) -> Any:
-    while not told:
+async def waiting_for(heard: list[Any]) -> Any:
+    while not heard:
         await asyncio.sleep(0.001)
-    return told[0]
+    return heard[0]
 
 
 def test_even_a_heartbeat_and_a_refusal_wait_for_what_they_may_tell(tmp_path: Path) -> None:
@@ -131,14 +139,14 @@ def test_a_barrier_is_released_to_all_of_its_tries_once_that_is_durable(tmp_path
         tries += [hub.wait_at_barrier("job", "a", 1) for _ in range(2)]
         journal.may_write.clear()
         hub.ask(BarrierArrived("job", "b", who[1].incarnation, "sync", 1, 0, 2))
-        told: list[Any] = []
+        heard: list[Any] = []
         for one in tries:
-            one.then(lambda response, error: told.append(response))
+            one.then(lambda response, error: heard.append(response))
         await a_moment()
-        assert not told
+        assert not heard
         journal.may_write.set()
         await hub.settled()
-        assert told == ["round 1"] * 2, "the try that was given up is forgotten"
+        assert heard == ["round 1"] * 2, "the try that was given up is forgotten"
 
     run(tmp_path, work)
 
@@ -212,9 +220,7 @@ def test_what_was_acknowledged_is_there_after_a_restart_and_the_term_is_another(
     run(tmp_path, second)
 
 
-def test_snapshots_are_taken_as_the_journal_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.coordinator.hub.SNAPSHOT_BYTES", 2000)
-
+def test_snapshots_are_taken_as_the_journal_grows(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
         for number in range(200):
             register(hub, f"w{number}")
@@ -222,15 +228,117 @@ def test_snapshots_are_taken_as_the_journal_grows(tmp_path: Path, monkeypatch: p
         digest = hub.machine.digest()
         (tmp_path / "digest").write_text(digest)
 
-    run(tmp_path, work)
+    run(tmp_path, work, snapshot_after_bytes=2000)
     journal = Journal(tmp_path)
     found = list(journal.snapshots())
     assert len(found) == 2
-    from strata.coordinator.replay import replayed
-
     machine = replayed(journal).machine
     journal.close()
     assert machine.digest() == (tmp_path / "digest").read_text()
+
+
+def test_restarts_do_not_put_off_the_next_snapshot(tmp_path: Path) -> None:
+    """What the journal held before counts: or it would grow for ever under a coordinator that often restarts."""
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        register(hub, f"w{hub.machine.index}", metadata={"about": "x" * 1000})
+        await hub.settled()
+
+    for _ in range(12):
+        run(tmp_path, work, snapshot_after_bytes=5000)
+    journal = Journal(tmp_path)
+    assert list(journal.snapshots())
+    assert replayed(journal).fed_bytes < 12_000
+    journal.close()
+
+
+@pytest.mark.parametrize("cause", ["superseded", "left", "given_up"])
+def test_a_waiter_that_gets_no_verdict_is_told_and_forgotten(tmp_path: Path, cause: str) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = register(hub, "a")
+        register(hub, "b")
+        arrive = BarrierArrived("job", "a", who.incarnation, "sync", 1, 0, 2)
+        hub.ask(arrive)
+        waiting = hub.wait_at_barrier("job", "a", 1)
+        if cause == "superseded":
+            hub.ask(RegisterRequested("job", "a", "another"))
+        elif cause == "left":
+            hub.ask(DeregisterRequested("job", "a", who.incarnation))
+        else:
+            hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 2, 1, 2))
+        with pytest.raises(RpcError, match=cause):
+            await asyncio.wait_for(_awaited(waiting), 5)
+        assert not hub._waits
+
+    run(tmp_path, work)
+
+
+async def _awaited(waiting: Later) -> Any:
+    return await waiting
+
+
+def test_a_rule_that_fails_in_the_middle_ends_it_and_nothing_of_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        register(hub, "a")
+        await hub.settled()
+
+        def decides_and_fails(event: object, now: float) -> object:
+            hub.machine.apply(TermStarted(99))
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(hub.machine, "handle", decides_and_fails)
+        with pytest.raises(RpcError, match="UNAVAILABLE"):
+            register(hub, "b")
+        assert "a defect" in str(hub.failure.result())
+        with pytest.raises(RpcError):
+            hub.answer("what rests on it")
+        with pytest.raises(RpcError):
+            await hub.settled()
+
+    run(tmp_path, work)
+    journal = Journal(tmp_path)
+    assert replayed(journal).machine.state.term == 1
+    journal.close()
+
+
+def test_whatever_ends_the_journals_thread_is_told(tmp_path: Path) -> None:
+    class Odd(SlowJournal):
+        def append(self, first_index: int, term: int, records: Sequence[Record]) -> int:
+            if first_index:
+                raise OverflowError("a number too large")
+            return super().append(first_index, term, records)
+
+    async def main() -> None:
+        hub = Hub(Odd(tmp_path), tell_verdict=told)
+        await hub.start()
+        register(hub, "a")
+        owed = hub.answer("a is there")
+        assert "too large" in str(await asyncio.wait_for(hub.failure, 5))
+        with pytest.raises(RpcError):
+            await owed
+        await asyncio.wait_for(hub.stop(), 5)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_does_not_read_costs_no_more_than_it_may(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        watcher, other = Watcher(hub, ""), Watcher(hub, "")
+        entry = Entry(10**6, 1, 0.0, TermStarted(1))
+        for _ in range(3):
+            for each in list(hub.watchers):
+                each([entry] * 5000)
+            assert len(await other.some()) == 5000
+        assert len(watcher._unheard) == 0
+        with pytest.raises(RpcError, match="fell behind"):
+            await watcher.some()
+        assert watcher._hear not in hub.watchers
+        other.close()
+        assert not hub.watchers
+
+    run(tmp_path, work)
 
 
 def test_those_who_wait_are_let_go_when_the_coordinator_stops(tmp_path: Path) -> None:

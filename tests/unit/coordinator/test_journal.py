@@ -4,6 +4,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from strata.coordinator import backups, journal
@@ -11,7 +12,7 @@ from strata.coordinator.journal import FILE, Journal, JournalError
 from strata.coordinator.replay import replayed
 from strata.core.machine import Machine
 from strata.core.records import Record, TermStarted, WorkerJoined
-from tests.unit.core.cluster import Cluster
+from tests.unit.core.cluster import JOB, Cluster
 
 
 def story() -> Cluster:
@@ -189,9 +190,58 @@ def test_a_backup_is_the_state_of_one_instant_beside_a_running_coordinator(tmp_p
     opened.append(cluster.machine.index, 1, [TermStarted(2)])
     opened.close()
     backups.restore(tmp_path / "backup", tmp_path / "restored")
-    restored = read(tmp_path / "restored")
-    assert restored.state.jobs == cluster.machine.state.jobs
-    assert restored.state.term == cluster.machine.state.term + backups.TERMS_SKIPPED
+    restored, kept = read(tmp_path / "restored").state, cluster.machine.state
+    assert restored.term == kept.term + backups.TERMS_SKIPPED
+    there, here = restored.jobs[JOB], kept.jobs[JOB]
+    assert there.world.members == here.world.members
+    assert there.attempts == here.attempts
+    assert there.world.next_incarnation > here.world.next_incarnation + 1000, "no number is given twice"
+    assert there.world.generation > here.world.generation + 1000
+    assert there.next_attempt > here.next_attempt + 1000
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    opened = Journal(tmp_path / "state")
+    opened.append(0, 1, story().records)
+    backups.backup(tmp_path / "state", tmp_path / "backup")
+    opened.close()
+    backups.restore(tmp_path / "backup", tmp_path / "restored")
+    files = [tmp_path / "backup", tmp_path / "state" / FILE, tmp_path / "restored" / FILE]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 3
+
+
+def test_a_damaged_backup_is_not_put_in_place(tmp_path: Path) -> None:
+    write(tmp_path / "state", story().records)
+    backups.backup(tmp_path / "state", tmp_path / "backup")
+    with sqlite3.connect(tmp_path / "backup") as database:
+        database.execute("DELETE FROM batches WHERE first_index = 5")
+    database.close()
+    with pytest.raises(JournalError, match="gap"):
+        backups.restore(tmp_path / "backup", tmp_path / "new")
+    assert not (tmp_path / "new" / FILE).exists()
+
+
+def test_a_disk_that_is_full_during_a_snapshot_is_told_as_that(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    opened.append(0, 1, story().records)
+    opened._database.execute("PRAGMA max_page_count=20")
+    with pytest.raises(JournalError, match="no room is left"):
+        opened.save_snapshot(10, 1, b"x" * 10_000_000)
+    opened.close()
+    assert read(tmp_path).index == len(story().records)
+
+
+def test_records_of_an_unknown_kind_are_told_as_that(tmp_path: Path) -> None:
+    opened = Journal(tmp_path)
+    opened.append(0, 1, [TermStarted(1)])
+    opened.close()
+    data = msgspec.msgpack.encode([{"type": "Surprise"}])
+    with sqlite3.connect(tmp_path / FILE) as database:
+        database.execute("UPDATE batches SET records = ?, digest = ?", (data, journal._digest(data)))
+    database.close()
+    with pytest.raises(JournalError, match="a version of Strata that this one does not"):
+        read(tmp_path)
 
 
 def test_nothing_is_overwritten_by_a_backup_or_a_restore(tmp_path: Path) -> None:
@@ -204,7 +254,7 @@ def test_nothing_is_overwritten_by_a_backup_or_a_restore(tmp_path: Path) -> None
     with pytest.raises(JournalError, match="there is no backup"):
         backups.restore(tmp_path / "nothing", tmp_path / "new")
     (tmp_path / "text").write_text("no database" * 1000)
-    with pytest.raises(JournalError, match="cannot restore"):
+    with pytest.raises(JournalError, match="not a database"):
         backups.restore(tmp_path / "text", tmp_path / "new")
     assert not (tmp_path / "new" / FILE).exists()
 

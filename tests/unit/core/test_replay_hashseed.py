@@ -31,7 +31,7 @@ from strata.core.events import (
     SweepDue,
 )
 from strata.core.machine import Machine
-from strata.core.records import every_record
+from strata.core.records import HistoryLost, every_record
 from strata.core.settings import Policy
 from tests.unit.core.cluster import JOB, Cluster
 
@@ -142,6 +142,9 @@ def _come_and_go(cluster: Cluster) -> None:
         cluster.register(f"late-{rank}", rank=rank, world_size=3)
     cluster.send(RegisterRequested("another-job", "solo", "n"))
     cluster.send(StopRequested("another-job"))
+    lost = HistoryLost("another-job", 1000, "restored")
+    cluster.machine.apply(lost)
+    cluster.records.append(lost)
     cluster.send(DatasetRemoveRequested(JOB, "audio"))
 
 

@@ -54,6 +54,7 @@ def tell(record: r.Record) -> str:
             | r.SaveAgreed()
             | r.SaveReopened()
             | r.SaveDropped()
+            | r.HistoryLost()
         ):
             return f"{type(record).__name__}: {record.reason}"
         case r.RecoveryPointSet():
