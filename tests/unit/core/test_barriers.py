@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core.barriers import MAX_OPEN_ROUNDS, MAX_UNHEARD
-from strata.core.effects import BarrierVerdict, BreakBarrier, Registered, ReleaseBarrier, Waiting
+from strata.core.effects import BarrierVerdict, BreakBarrier, DismissArrival, Registered, ReleaseBarrier, Waiting
 from strata.core.events import BarrierArrived, DrainRequested
 from strata.core.records import BarrierBroken, BarrierReleased
 from strata.core.settings import Policy
@@ -645,3 +645,12 @@ def test_the_short_way_is_the_usual_one() -> None:
         for who in workers
     ]
     assert joined == [False, True, True, True, True, False]
+
+
+def test_whoever_waits_no_more_without_a_verdict_is_dismissed() -> None:
+    cluster = Cluster()
+    first, _ = cluster.world(2)
+    cluster.arrive(first, "epoch", expected=2)
+    cluster.register("w0", rank=0, world_size=2)
+    told = cluster.effect(DismissArrival)
+    assert (told.worker, told.arrival, told.cause) == ("w0", 1, "superseded")
