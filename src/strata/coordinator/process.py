@@ -218,6 +218,7 @@ def _log(entries: list[Entry]) -> None:
 def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
     """Run a coordinator in this process until it is told to stop."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    _allow_connections()
 
     async def main() -> None:
         coordinator = Coordinator(config)
@@ -233,6 +234,17 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
         asyncio.run(main())
     else:
         uvloop.run(main())
+
+
+def _allow_connections() -> None:
+    """As many open files as this user may have: each connection is one, and the usual limit is a thousand."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS has a limit of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tls_from(certificate: str, key: str, client_ca: str) -> ServerTls | None:

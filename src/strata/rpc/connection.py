@@ -130,6 +130,12 @@ class Connection:
         return self._outbox.size > 0
 
     @property
+    def wants_flush(self) -> bool:
+        """Whether there is anything to write, to finish or to tell: for a call that waits there is not."""
+        outbox = self._outbox
+        return outbox.size > 0 or self.closing or bool(outbox.waiting) or bool(self._events)
+
+    @property
     def has_more(self) -> bool:
         """Chunks that may go behind what was just taken."""
         return bool(self._outbox.waiting)

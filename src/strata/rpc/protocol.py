@@ -124,7 +124,8 @@ class ServerProtocol(asyncio.Protocol):
                 self._events.extend(events[number:])
                 self._later()
                 break
-        self.flush_soon()
+        if connection.wants_flush:
+            self.flush_soon()
         if self._reading is connection.paused:
             self._read_or_not()
 

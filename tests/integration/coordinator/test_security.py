@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import ssl
 import struct
@@ -18,6 +19,7 @@ import grpc
 import pytest
 import trustme
 
+from strata.errors import Refused
 from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
@@ -265,24 +267,34 @@ def _memory(pid: int) -> int:
     raise AssertionError("no memory")
 
 
-def test_thousands_of_idle_connections_cost_others_nothing(target: CoordinatorProcess) -> None:
-    count = 2000
-    with others_unharmed(target, "idle"), ExitStack() as stack:
-        for where in (target.address, target.http):
-            for _ in range(count if where == target.address else 500):
+@pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_thousands_of_idle_connections_cost_others_nothing(target: CoordinatorProcess, count: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count + 1000:
+        pytest.skip(f"this user may not open {count:,} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    before = _memory(target.pid)
+    with others_unharmed(target, f"idle-{count}"), ExitStack() as stack:
+        for where, several in ((target.address, count), (target.http, 500)):
+            for _ in range(several):
                 stack.enter_context(socket.create_connection(endpoint(where), timeout=10))
         time.sleep(0.5)
         assert target.get("/healthz") == {"done": True}
+        assert _memory(target.pid) - before < count * 20_000
 
 
 def test_a_client_that_never_reads_is_cut_off(target: CoordinatorProcess) -> None:
     before = _memory(target.pid)
     with Client(target.address, "unread") as client:
         client.register("w0", rank=0, world_size=1)
-        client.call("RegisterDataset", dataset_id="big", total_samples=2_000_000, shard_size=1)
+        client.call("RegisterDataset", dataset_id="big", total_samples=400_000, shard_size=1)
+        assert len(client.call("GetShards", dataset_id="big", rank=0).shard_ids) == 400_000
+        client.call("RegisterDataset", dataset_id="huge", total_samples=600_000, shard_size=1)
+        with pytest.raises(Refused, match="larger shard_size"):
+            client.call("GetShards", dataset_id="huge", rank=0)
     with others_unharmed(target, "never-reads"):
         _ask_and_never_read(endpoint(target.address))
-    assert _memory(target.pid) - before < 200 << 20
+    assert _memory(target.pid) - before < 150 << 20, "a hundred answers of a megabyte and more would be more"
 
 
 def _ask_and_never_read(where: tuple[str, int]) -> None:
