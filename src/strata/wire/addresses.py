@@ -18,8 +18,9 @@ class CoordinatorUrl:
 
     @property
     def host(self) -> str:
-        """Of the first."""
-        return split_address(self.addresses[0])[0]
+        """Of the first; this machine for a socket in its filesystem."""
+        first = self.addresses[0]
+        return "127.0.0.1" if first.startswith("unix:") else split_address(first)[0]
 
 
 def parse_url(url: str) -> CoordinatorUrl:

@@ -158,6 +158,7 @@ def test_one_that_is_seen_beyond_the_step_does_not_undo_it_for_the_others() -> N
     assert told is not None
     assert (told.kind, told.step) == ("save_at", step)
     cluster.pass_time(2.0)
+    assert not cluster.recorded(SaveReopened)
     cluster.begin(workers[1], step)
     kinds = [errand.kind for errand in cluster.heartbeat(workers[0], step=step).errands]
     assert kinds == ["save"]

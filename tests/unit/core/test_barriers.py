@@ -596,8 +596,8 @@ def test_the_short_way_to_a_barrier_leads_where_the_long_one_does(seed: int) -> 
             f"w{random.randrange(6)}",
             random.choice([1, 2, 3, 4, 5, 6, 7]),
             random.choice(["epoch", "epoch", "epoch", "sync"]),
-            arrival=random.randrange(0, 4),
-            settled=random.randrange(-1, 4),
+            arrival=random.randrange(0, 6),
+            settled=random.randrange(-1, 5),
             expected=random.choice([6, 6, 6, 3]),
             timeout_seconds=random.choice([None, None, None, 5.0]),
             generation=random.choice([None, None, None, short.generation]),
@@ -621,10 +621,17 @@ def _waiting_room(seed: int) -> Cluster:
     random = Random(seed)
     cluster = Cluster(barriers=random.choice(["fail", "shrink"]))
     workers = cluster.world(6)
+    arrival = 1
+    if random.random() < 0.5:
+        for arrival in (1, 2):
+            for who in workers:
+                cluster.arrive(who, "epoch", expected=6, arrival=arrival)
+        if random.random() < 0.5:
+            cluster.restart()
     if random.random() < 0.3:
         cluster.leave(workers[5])
     if random.random() < 0.8:
-        cluster.arrive(workers[0], "epoch", expected=6)
+        cluster.arrive(workers[0], "epoch", expected=6, arrival=arrival + 1)
     return cluster
 
 
