@@ -23,6 +23,7 @@ from strata.coordinator.replay import Entry
 from strata.coordinator.service import coordinator_service
 from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
 from strata.coordinator.views import Views
+from strata.core.records import BarrierReleased, WorkerJoined
 from strata.core.settings import Policy
 from strata.errors import InvalidInput
 from strata.rpc import GrpcioServer, Limits, Server, ServerTls
@@ -198,16 +199,17 @@ class Coordinator:
             await asyncio.sleep(1.0)
 
 
-_FREQUENT = {"worker_joined", "barrier_released"}
+_FREQUENT = (WorkerJoined, BarrierReleased)
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def _log(entries: list[Entry]) -> None:
     """The events, one line each; what happens thousands of times is for those who debug."""
     for entry in entries:
-        event = event_of(entry)
+        frequent = isinstance(entry.record, _FREQUENT)
+        event = None if frequent and not logger.isEnabledFor(logging.DEBUG) else event_of(entry)
         if event is not None:
-            level = logging.DEBUG if event.kind in _FREQUENT else _LEVELS[event.severity]
+            level = logging.DEBUG if frequent else _LEVELS[event.severity]
             if logger.isEnabledFor(level):
                 fields = {"event": event.kind, "id": event.id, "job_id": event.job_id}
                 logger.log(

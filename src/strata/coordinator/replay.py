@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from strata.coordinator.journal import Batch, JournalError, Snapshot
 from strata.core.machine import Machine
@@ -21,8 +22,7 @@ class Readable(Protocol):
     def batches(self, after: int = -1) -> Iterator[Batch]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One record of the journal, and when it was decided."""
 
     index: int

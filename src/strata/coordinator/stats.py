@@ -17,6 +17,7 @@ from strata.core.records import (
     CheckpointBegun,
     CheckpointCommitted,
     PartAcknowledged,
+    Record,
     WorkerLost,
 )
 from strata.rpc import Interceptor, Status
@@ -44,6 +45,7 @@ SAVE_BUCKETS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 
 VERDICTS_KEPT = 512
 SAVES_KEPT = 10
 RATE_SECONDS = 10.0
+_COUNTED = (CheckpointBegun, PartAcknowledged, CheckpointCommitted, CheckpointAbandoned, WorkerLost)
 
 
 class Histogram:
@@ -184,22 +186,23 @@ class JournalStats:
 
     def hear(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            record = entry.record
-            if isinstance(record, CheckpointBegun):
-                self.saves[record.job, record.attempt] = Save(
-                    record.job, record.attempt, record.step, entry.unix_seconds
-                )
-            elif isinstance(record, PartAcknowledged):
-                save = self.saves.get((record.job, record.attempt))
-                if save is not None:
-                    save.part_bytes += record.part_bytes
-            elif isinstance(record, CheckpointCommitted):
-                self._committed(record, entry.unix_seconds)
-            elif isinstance(record, CheckpointAbandoned):
-                self.abandoned_count += 1
-                self.saves.pop((record.job, record.attempt), None)
-            elif isinstance(record, WorkerLost):
-                self.lost[record.cause] = self.lost.get(record.cause, 0) + 1
+            if isinstance(entry.record, _COUNTED):
+                self._count(entry.record, entry.unix_seconds)
+
+    def _count(self, record: Record, unix_seconds: float) -> None:
+        if isinstance(record, CheckpointBegun):
+            self.saves[record.job, record.attempt] = Save(record.job, record.attempt, record.step, unix_seconds)
+        elif isinstance(record, PartAcknowledged):
+            save = self.saves.get((record.job, record.attempt))
+            if save is not None:
+                save.part_bytes += record.part_bytes
+        elif isinstance(record, CheckpointCommitted):
+            self._committed(record, unix_seconds)
+        elif isinstance(record, CheckpointAbandoned):
+            self.abandoned_count += 1
+            self.saves.pop((record.job, record.attempt), None)
+        elif isinstance(record, WorkerLost):
+            self.lost[record.cause] = self.lost.get(record.cause, 0) + 1
 
     def _committed(self, record: CheckpointCommitted, unix_seconds: float) -> None:
         save = self.saves.pop((record.job, record.attempt), None)
