@@ -4,6 +4,7 @@ import sys
 import time
 
 from strata.errors import Fenced, StrataError
+from strata.rpc import RpcError
 from tests.servers.coordinator import Client
 
 
@@ -22,6 +23,8 @@ def main(address: str, job: str, worker: str, rank: int, world_size: int) -> Non
                 except StrataError as refusal:
                     print(f"refused {refusal.code}", flush=True)
                 return
+            except RpcError:
+                continue  # it does not answer: ask again
             step += 1
             time.sleep(0.2)
 
