@@ -168,6 +168,43 @@ def test_an_operator_acts_on_a_job(running: CoordinatorProcess, job: Client) -> 
     assert told.stderr.startswith("error: no live worker 'w9'")
 
 
+def test_what_workers_wrote_moves_no_cursor_and_forges_no_line(running: CoordinatorProcess, job: Client) -> None:
+    who = job.register("w0", ip="1\x1b[2J")
+    job.register("w1")
+    job.call(
+        "Deregister", worker_id="w0", incarnation=who.incarnation, reason="bye\n20:00:00 ERROR forged \x1b]0;x\x07"
+    )
+    for words in (["events"], ["workers"], ["status"]):
+        told = strata(running, *words, "--job", job.job)
+        assert told.returncode == 0, told.stderr
+        assert "\x1b" not in told.stdout
+        assert "\x07" not in told.stdout
+        assert not any(line.startswith("20:00:00 ERROR") for line in told.stdout.splitlines())
+    assert "\x1b" not in running.log.read_text()
+    raw = json.loads(strata(running, "workers", "--job", job.job, "--json").stdout)
+    assert any(each["address"].startswith("1\x1b[2J") for each in raw)
+
+
+def test_status_shows_the_checkpoint_that_everybody_would_go_back_to(running: CoordinatorProcess, job: Client) -> None:
+    who = job.register("w0", rank=0, world_size=1)
+    fields = {"worker_id": "w0", "incarnation": who.incarnation}
+    for step in (10, 20):
+        attempt = job.call("BeginCheckpoint", **fields, step=step).attempt
+        job.call("AckCheckpoint", **fields, attempt=attempt, digest="d", part_bytes=5_000_000)
+        job.call("CommitCheckpoint", **fields, attempt=attempt)
+    assert "latest checkpoint: step 20 (5.0 MB" in strata(running, "status").stdout
+    job.call("RollBack", step=10, generation=who.generation)
+    assert "latest checkpoint: step 10" in strata(running, "status", "--job", job.job).stdout
+
+
+def test_of_several_addresses_the_first_that_answers_is_asked(running: CoordinatorProcess) -> None:
+    told = strata(running, "status", COORDINATOR_URL=f"127.0.0.2:1,{running.address}")
+    assert told.returncode == 0, told.stderr
+    told = strata(running, "status", COORDINATOR_URL="a b")
+    assert told.returncode == 2
+    assert len(told.stderr.splitlines()) == 1
+
+
 def test_what_cannot_be_reached_or_is_refused_is_told_in_one_line(running: CoordinatorProcess) -> None:
     told = strata(None, "status", COORDINATOR_URL="127.0.0.1:1", STRATA_HTTP_PORT="1")
     assert told.returncode == 2
@@ -175,7 +212,7 @@ def test_what_cannot_be_reached_or_is_refused_is_told_in_one_line(running: Coord
     assert len(told.stderr.splitlines()) == 1
     told = strata(running, "status", STRATA_TOKEN="a-wrong-token")
     assert told.returncode == 2
-    assert "bearer token" in told.stderr
+    assert "the token is not the right one" in told.stderr
     assert "a-wrong-token" not in told.stderr
     told = strata(running, "workers", "--job", "nothing")
     assert told.returncode == 2
@@ -218,12 +255,17 @@ def test_the_state_is_shown_saved_and_put_back(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert "job job: 1 workers" in strata(None, "state", "show", "--state-dir", str(tmp_path / "new")).stdout
     assert strata(None, "state", "show", "--state-dir", str(tmp_path / "nowhere")).returncode == 2
+    named = strata(None, "state", "show", STRATA_COORDINATOR_STATE_DIR=str(tmp_path / "new"))
+    assert "job job: 1 workers" in named.stdout, "the same settings as the coordinator's"
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["coordinator", "nonsense:port:1"], "nonsense"),
+        (["coordinator", "127.0.0.1:-1"], "127.0.0.1:-1"),
+        (["coordinator", "http://127.0.0.1:21011"], "give host:port"),
+        (["coordinator", "--lease-seconds", "inf"], "lease_seconds"),
         (["coordinator", "127.0.0.1:99999"], "99999"),
         (["coordinator", "--rpc", "http"], "strata, grpcio"),
         (["coordinator", "--log-format", "xml"], "text, json"),

@@ -14,6 +14,7 @@ from rich.console import Console
 from strata import __version__
 from strata.cli.remote import token_is_in_file
 from strata.config import Config
+from strata.errors import InvalidInput
 
 
 def coordinator(
@@ -74,6 +75,8 @@ def _settings(said: Config, no_http: bool) -> Any:
     from strata.core.settings import Policy
     from strata.rpc.addresses import join_address, split_address
 
+    if not str(said["coordinator.state_dir"]):
+        raise InvalidInput("the state needs a folder: --state-dir is empty")
     listen = _with_port(str(said["coordinator.listen"]))
     host = "127.0.0.1" if listen.startswith("unix:") else split_address(listen)[0]
     return CoordinatorConfig(
@@ -97,9 +100,10 @@ def _settings(said: Config, no_http: bool) -> Any:
 
 def _with_port(address: str) -> str:
     """`host` alone has the usual port."""
-    if address.startswith("unix:") or address.rpartition(":")[2].isdecimal():
-        return address
-    return f"{address}:50051"
+    if "://" in address:
+        raise InvalidInput(f"give host:port to listen on, not {address!r}")
+    plain = not address.startswith("unix:") and address and (":" not in address or address.endswith("]"))
+    return f"{address}:50051" if plain else address
 
 
 def _announce(settings: Any, started: Any, log_format: str) -> None:
@@ -120,9 +124,12 @@ def _announce(settings: Any, started: Any, log_format: str) -> None:
         return
     scheme = "http" if settings.tls is None else "https"
     found = "nothing yet: a fresh start" if not started.jobs else f"{started.jobs} jobs, {started.workers} workers"
-    protection = "a token" if settings.tokens else "no token: anybody who reaches it may use it"
+    guards = ["a token"] if settings.tokens else []
     if settings.tls is not None:
-        protection += ", TLS" + (" with client certificates" if settings.tls.client_ca else "")
+        guards.append("client certificates" if settings.tls.client_ca else "TLS")
+    if not settings.tokens and (settings.tls is None or not settings.tls.client_ca):
+        guards.append("no token: anybody who reaches it may use it")
+    protection = ", ".join(guards)
     lines = [
         f"[bold]Strata coordinator[/] {__version__}, term {started.term}",
         f"  gRPC    {started.address}" + (" (grpcio)" if settings.rpc == "grpcio" else ""),

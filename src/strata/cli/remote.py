@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
@@ -25,7 +25,7 @@ Url = Annotated[
     str | None,
     typer.Option("--coordinator", metavar="HOST:PORT", help="Where it listens for gRPC [COORDINATOR_URL]."),
 ]
-HttpPort = Annotated[int | None, typer.Option(help="Its port for HTTP [STRATA_HTTP_PORT].")]
+HttpPort = Annotated[int | None, typer.Option(min=1, max=65535, help="Its port for HTTP [STRATA_HTTP_PORT].")]
 JobOption = Annotated[str | None, typer.Option("--job", help="Only this job.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="Show at most so many.")]
@@ -50,19 +50,28 @@ def token_of(config: Config) -> str | None:
 
 
 class Api:
-    """The HTTP API of the coordinator that the configuration names."""
+    """The HTTP API of the coordinator that the configuration names; of several addresses, the first that answers.
 
-    def __init__(self, config: Config) -> None:
+    What it says is made fit for a terminal, unless it is wanted `raw`, for programs.
+    """
+
+    def __init__(self, config: Config, *, raw: bool = False) -> None:
         url = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
         scheme = "https" if url.tls else "http"
-        self.base = f"{scheme}://{join_address(url.host, config['http_port'])}"
+        self._bases = [f"{scheme}://{join_address(host, config['http_port'])}" for host in url.hosts]
+        self.base = self._bases[0]
+        self._raw = raw
         self._token = token_of(config)
         self._context = _context(config) if url.tls else None
 
     def get(self, path: str, **parameters: object) -> Any:
         """What the API answers; StrataError with its words if that is no."""
         with self._opened(path, parameters, TIMEOUT_SECONDS) as answer:
-            return json.loads(answer.read())
+            return self._read(answer.read())
+
+    def _read(self, data: bytes | str) -> Any:
+        value = json.loads(data)
+        return value if self._raw else _plain(value)
 
     def pages(self, path: str, limit: int, **parameters: object) -> list[Any]:
         """All items of a list, but at most `limit`."""
@@ -84,26 +93,41 @@ class Api:
                     if name == "event":
                         kind = value
                     elif name == "data":
-                        yield kind, json.loads(value)
+                        yield kind, self._read(value)
             except (OSError, HTTPException) as error:
                 raise StrataError(f"the coordinator at {self.base} went away: {error}") from error
 
     def _opened(self, path: str, parameters: dict[str, object], timeout: float) -> Any:
         given = {name: value for name, value in parameters.items() if value not in (None, "")}
-        request = Request(f"{self.base}{quote(path)}?{urlencode(given)}")
-        if self._token:
-            request.add_header("authorization", f"Bearer {self._token}")
-        try:
-            return urlopen(request, timeout=timeout, context=self._context)
-        except HTTPError as error:
-            raise StrataError(_told(error)) from error
-        except (URLError, OSError) as error:
-            reason = getattr(error, "reason", error)
-            why = getattr(reason, "strerror", None) or reason
-            raise StrataError(
-                f"cannot reach the coordinator's HTTP API at {self.base}: {why}. "
-                "Is it running? See COORDINATOR_URL and STRATA_HTTP_PORT"
-            ) from error
+        why: object = ""
+        for base in self._bases:
+            self.base = base
+            try:
+                request = Request(f"{base}{quote(path)}?{urlencode(given)}")
+                if self._token:
+                    request.add_header("authorization", f"Bearer {self._token}")
+                return urlopen(request, timeout=timeout, context=self._context)
+            except HTTPError as error:
+                raise StrataError(_told(error)) from error
+            except (OSError, HTTPException, ValueError) as error:
+                reason = getattr(error, "reason", error)
+                why = getattr(reason, "strerror", None) or reason
+        tls = "" if self._context else ". If it serves TLS, its address begins with https://"
+        raise StrataError(
+            f"cannot reach the coordinator's HTTP API at {', '.join(self._bases)}: {why}. "
+            f"Is it running? See COORDINATOR_URL and STRATA_HTTP_PORT{tls}"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Text that others wrote, without anything that would move a cursor or begin a line."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value
 
 
 def _context(config: Config) -> ssl.SSLContext:

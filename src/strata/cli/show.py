@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 60.0
 
 def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
     """What each job is doing, or what holds it back, and why."""
-    api = Api(configured(url, http_port))
+    api = Api(configured(url, http_port), raw=as_json)
     told = api.get("/api/v1/dashboard", job=job, limit=1000)
     if as_json:
         typer.echo(json.dumps(told, indent=2))
@@ -39,26 +39,24 @@ def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, a
     for each in told["jobs"]:
         console.print(Text(each["explanation"], style="yellow" if each["held_back"] else "green"), soft_wrap=True)
         console.print(
-            f"  {each['workers']} of {each['world_size']} workers, generation {each['generation']}, "
-            f"{_latest(told['checkpoints'], each['job_id'])}",
+            f"  {each['workers']} of {each['world_size']} workers, generation {each['generation']}, {_latest(each)}",
             soft_wrap=True,
         )
 
 
-def _latest(checkpoints: list[Any], job: str) -> str:
-    done = [each for each in checkpoints if each["job_id"] == job and each["status"] == "committed"]
-    if not done:
+def _latest(job: Any) -> str:
+    if job["latest_step"] is None:
         return "no checkpoint yet"
-    newest = max(done, key=lambda each: each["attempt"])
-    when = "" if newest["unix_seconds"] is None else f", {_span(time.time() - newest['unix_seconds'])} ago"
-    return f"latest checkpoint: step {newest['step']} ({_size(newest['total_bytes'])}{when})"
+    at = job["latest_unix_seconds"]
+    when = "" if at is None else f", {_span(time.time() - at)} ago"
+    return f"latest checkpoint: step {job['latest_step']} ({_size(job['latest_bytes'])}{when})"
 
 
 def workers(
     url: Url = None, http_port: HttpPort = None, job: JobOption = None, limit: Limit = 1000, as_json: Json = False
 ) -> None:
     """Who is there, what they do, and when they were last heard."""
-    found = Api(configured(url, http_port)).pages("/api/v1/workers", limit, job=job)
+    found = Api(configured(url, http_port), raw=as_json).pages("/api/v1/workers", limit, job=job)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -83,11 +81,13 @@ def workers(
             each["address"],
         )
     _print(table, found, "no workers are registered")
+    if len(found) == limit:
+        _console().print(f"only the first {limit:,} are shown: see --limit")
 
 
 def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
     """Which barriers are being waited at, for whom; and how the latest ones went."""
-    told = Api(configured(url, http_port)).get("/api/v1/barriers", job=job)
+    told = Api(configured(url, http_port), raw=as_json).get("/api/v1/barriers", job=job)
     if as_json:
         typer.echo(json.dumps(told, indent=2))
         return
@@ -125,7 +125,7 @@ def events(
     as_json: Json = False,
 ) -> None:
     """What happened: the newest last."""
-    api = Api(configured(url, http_port))
+    api = Api(configured(url, http_port), raw=as_json)
     past = api.pages("/api/v1/events", limit, job=job) if limit else []
     for each in reversed(past):
         _tell(each, as_json)

@@ -1,6 +1,7 @@
 """`strata state`: a coordinator's journal on the disk, with no coordinator needed."""
 
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -8,15 +9,20 @@ from typing import Annotated
 import typer
 
 from strata.cli.remote import Json
+from strata.config import Config
 
 app = typer.Typer(no_args_is_help=True, help="Look at a coordinator's state on disk, save it and put it back.")
 
-StateDir = Annotated[Path, typer.Option(help="The coordinator's folder.")]
+StateDir = Annotated[Path | None, typer.Option(help="The coordinator's folder. [as the coordinator would find it]")]
+
+
+def _folder(said: Path | None) -> Path:
+    return Path(Config({"coordinator.state_dir": said}, os.environ)["coordinator.state_dir"])
 
 
 @app.command()
 def show(
-    state_dir: StateDir = Path("strata-state"),
+    state_dir: StateDir = None,
     job: Annotated[str | None, typer.Option(help="Print this job's whole state.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -24,7 +30,7 @@ def show(
     from strata.coordinator import journal
     from strata.coordinator.backups import Reading
 
-    with closing(journal.opened_for_reading(state_dir)) as database:
+    with closing(journal.opened_for_reading(_folder(state_dir))) as database:
         told = Reading(database).summary(job)
     if as_json or job is not None:
         typer.echo(json.dumps(told, indent=2, default=str))
@@ -36,29 +42,31 @@ def show(
     for each in told["jobs"]:
         typer.echo(
             f"job {each['job_id']}: {each['workers']} workers, generation {each['generation']}, "
-            f"{each['datasets']} datasets, {each['checkpoints']} checkpoints, latest step {each['latest_step']}"
+            f"{each['datasets']} datasets, {each['checkpoints']} checkpoints"
+            + ("" if each["latest_step"] is None else f", the latest of step {each['latest_step']}")
         )
 
 
 @app.command()
 def backup(
     target: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    state_dir: StateDir = Path("strata-state"),
+    state_dir: StateDir = None,
 ) -> None:
     """Copy the journal to one file, as it is at one instant, also while a coordinator runs."""
     from strata.coordinator import backups
 
-    backups.backup(state_dir, target)
+    backups.backup(_folder(state_dir), target)
     typer.echo(f"{target}: {target.stat().st_size:,} bytes")
 
 
 @app.command()
 def restore(
     source: Annotated[Path, typer.Argument(help="A file that `backup` wrote.")],
-    state_dir: StateDir = Path("strata-state"),
+    state_dir: StateDir = None,
 ) -> None:
     """Put a backup where a coordinator will find it. The folder must not hold a journal."""
     from strata.coordinator import backups
 
-    backups.restore(source, state_dir)
-    typer.echo(f"restored to {state_dir}: start a coordinator with --state-dir {state_dir}")
+    folder = _folder(state_dir)
+    backups.restore(source, folder)
+    typer.echo(f"restored to {folder}: start a coordinator with --state-dir {folder}")

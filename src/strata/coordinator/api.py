@@ -75,7 +75,7 @@ class Reason(BaseModel):
     """Why, for people to read."""
 
     model_config = {"extra": "forbid", "strict": True}
-    reason: str = Field("", max_length=MAX_TEXT)
+    reason: Annotated[str, Field(max_length=MAX_TEXT)] = ""
 
 
 class Stop(Reason):
@@ -108,8 +108,8 @@ _REFUSED: dict[int | str, dict[str, Any]] = _WRONG | {
 }
 
 
-def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool]) -> FastAPI:
-    """The application, for any ASGI server."""
+def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool], *, knows_clients: bool = False) -> FastAPI:
+    """The application, for any ASGI server. `knows_clients`: they prove themselves before they get here."""
     app = FastAPI(
         title="Strata coordinator",
         version="1",
@@ -118,7 +118,7 @@ def api(views: Views, tokens: Tokens, is_ready: Callable[[], bool]) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    _guard(app, tokens)
+    _guard(app, tokens, knows_clients=knows_clients)
     _add_health(app, views, is_ready)
     _add_reads(app, views)
     _add_stream(app, views, tokens)
@@ -139,7 +139,15 @@ def _too_often(callers: dict[str, Rate], request: Request) -> bool:
     return request.scope["path"] not in OPEN_PATHS and rate.exceeded(time.monotonic())
 
 
-def _guard(app: FastAPI, tokens: Tokens) -> None:
+def _body_bytes(request: Request) -> int:
+    """As it says itself; a body without a length may have any."""
+    said = request.headers.get("content-length")
+    if said is None:
+        return BODY_BYTES + 1 if "transfer-encoding" in request.headers else 0
+    return int(said) if said.isdecimal() else BODY_BYTES + 1
+
+
+def _guard(app: FastAPI, tokens: Tokens, *, knows_clients: bool) -> None:
     callers: dict[str, Rate] = {}
 
     @app.middleware("http")
@@ -147,13 +155,15 @@ def _guard(app: FastAPI, tokens: Tokens) -> None:
         if _too_often(callers, request):
             return _problem(429, "too_many", f"at most {REQUESTS_PER_SECOND} requests a second are taken here")
         if request.scope["path"] not in OPEN_PATHS and not tokens.accept(request.headers.get("authorization")):
-            problem = _problem(401, "unauthenticated", "this coordinator wants its bearer token: see STRATA_TOKEN")
+            given = "authorization" in request.headers
+            why = "the token is not the right one" if given else "this coordinator wants its bearer token"
+            problem = _problem(401, "unauthenticated", f"{why}: set STRATA_TOKEN to the coordinator's")
             problem.headers["www-authenticate"] = "Bearer"
             return problem
-        if request.method not in ("GET", "HEAD", "OPTIONS"):
-            if not tokens:
+        if request.method == "POST":
+            if not tokens and not knows_clients:
                 return _problem(403, "no_token", "actions need a token: start the coordinator with STRATA_TOKEN set")
-            if int(request.headers.get("content-length") or BODY_BYTES + 1) > BODY_BYTES:
+            if _body_bytes(request) > BODY_BYTES:
                 return _problem(413, "too_long", f"give a body of at most {BODY_BYTES:,} bytes, and its length")
         return await go_on(request)
 
@@ -206,11 +216,14 @@ def _add_health(app: FastAPI, views: Views, is_ready: Callable[[], bool]) -> Non
     async def healthz() -> Response:
         return _json({"done": True})
 
+    app.add_api_route("/healthz", healthz, methods=["HEAD"], include_in_schema=False)
     not_ready: dict[int | str, dict[str, Any]] = {503: {"model": Problem, "description": "Not yet, or no longer."}}
 
     @app.get("/readyz", tags=["health"], response_model=Done, responses=not_ready, summary="Whether it serves")
     async def readyz() -> Response:
         return _json({"done": True}) if is_ready() else _problem(503, "not_ready", "not yet, or no longer")
+
+    app.add_api_route("/readyz", readyz, methods=["HEAD"], include_in_schema=False)
 
     @app.get(
         "/metrics",
@@ -345,21 +358,22 @@ def _add_actions(app: FastAPI, views: Views) -> None:
         return answer
 
     @app.post("/api/v1/jobs/{job}/checkpoint", tags=["actions"], response_model=SaveAnswer, responses=_REFUSED)
-    async def checkpoint(job: JobId, body: Annotated[Reason, Body()]) -> Response:
+    async def checkpoint(job: JobId, body: Annotated[Reason | None, Body()] = None) -> Response:
         """Ask for a checkpoint at a step that every rank agrees to."""
-        answer = await ask(SaveRequested(job, body.reason))
+        answer = await ask(SaveRequested(job, (body or Reason()).reason))
         return _json({"request": answer.request, "step": answer.step})
 
     @app.post("/api/v1/jobs/{job}/stop", tags=["actions"], response_model=Done, responses=_REFUSED)
-    async def stop(job: JobId, body: Annotated[Stop, Body()]) -> Response:
+    async def stop(job: JobId, body: Annotated[Stop | None, Body()] = None) -> Response:
         """Tell all workers of a job to stop, after one more checkpoint unless that is not wanted."""
-        await ask(StopRequested(job, body.reason, not body.without_checkpoint))
+        said = body or Stop()
+        await ask(StopRequested(job, said.reason, not said.without_checkpoint))
         return _json({"done": True})
 
     @app.post("/api/v1/jobs/{job}/workers/{worker}/drain", tags=["actions"], response_model=Done, responses=_REFUSED)
-    async def drain(job: JobId, worker: WorkerId, body: Annotated[Reason, Body()]) -> Response:
+    async def drain(job: JobId, worker: WorkerId, body: Annotated[Reason | None, Body()] = None) -> Response:
         """Take a worker out in good order."""
-        await ask(DrainRequested(job, worker, body.reason))
+        await ask(DrainRequested(job, worker, (body or Reason()).reason))
         return _json({"done": True})
 
 

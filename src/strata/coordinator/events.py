@@ -58,7 +58,9 @@ _IN_WORDS: dict[type[Record], Callable[..., str]] = {
         f"attempt {it.attempt} is {'pinned' if it.pinned else 'no longer pinned'} as {it.name}"
     ),
     records.LineageStarted: lambda it: f"lineage {it.lineage} branches off at step {it.base_step}: {it.reason}",
-    records.RecoveryPointSet: lambda it: f"everybody goes on from step {it.step}: {it.reason}",
+    records.RecoveryPointSet: lambda it: (
+        f"everybody goes on from {f'step {it.step}' if it.step >= 0 else 'the beginning'}: {it.reason}"
+    ),
 }
 
 
@@ -87,11 +89,16 @@ def event_of(entry: Entry) -> EventView | None:
         unix_seconds=entry.unix_seconds,
         job_id=getattr(record, "job", ""),
         kind=_kind(type(record)),
-        message=_otherwise(record) if words is None else words(record),
+        message=printable(_otherwise(record) if words is None else words(record)),
         severity=_severity(record),
         worker_id=getattr(record, "worker", ""),
         step=getattr(record, "step", None),
     )
+
+
+def printable(text: str) -> str:
+    """What others wrote must not move a cursor or begin a line: whatever cannot be printed is spelled out."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def event_id(term: int, index: int) -> str:

@@ -64,9 +64,10 @@ class HttpServer:
     """Serves the API on one address."""
 
     def __init__(self, views: Views, tokens: Tokens, is_ready: Callable[[], bool], tls: ServerTls | None) -> None:
-        self._app: Any = api(views, tokens, is_ready)
+        knows_clients = tls is not None and tls.client_ca is not None
+        self._app: Any = api(views, tokens, is_ready, knows_clients=knows_clients)
         self._tls = tls
-        self._open = not tokens
+        self._open = not tokens and not knows_clients
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 

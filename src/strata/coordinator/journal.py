@@ -27,6 +27,8 @@ from strata.storage import filelock
 from strata.storage.mounts import NETWORK, mount_of, read_mountinfo
 
 FILE = "journal.sqlite3"
+BEGUN = "journal.begun"
+"""There from the first moment on that there is a journal: one that is empty or gone after that is no fresh start."""
 SCHEMA = 1
 APPLICATION = 0x53545241
 SNAPSHOTS_KEPT = 2
@@ -228,11 +230,17 @@ def _opened(file: Path) -> sqlite3.Connection:
                 raise JournalError(f"{file.parent} is on a filesystem that SQLite cannot keep a journal on ({mode})")
             database.execute("PRAGMA synchronous=FULL")
             if not database.execute("PRAGMA user_version").fetchone()[0]:
+                if (file.parent / BEGUN).exists():
+                    raise JournalError(
+                        f"the journal {file} is empty, and it was not: restore a backup with `strata state restore`, "
+                        f"or remove the whole folder to begin anew"
+                    )
                 with _transaction(database):
                     for statement in _CREATE.split(";"):
                         database.execute(statement)
                     database.execute(f"PRAGMA application_id={APPLICATION}")
                     database.execute(f"PRAGMA user_version={SCHEMA}")
+            create_private(file.parent / BEGUN)
         except BaseException:
             database.close()
             raise
@@ -274,6 +282,10 @@ class _transaction:  # noqa: N801  reads as a statement
 
 
 def _told(error: sqlite3.Error | OSError, folder: Path) -> JournalError:
+    if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return JournalError(
+            f"{folder / FILE} is damaged, or no journal at all ({error}): restore a backup with `strata state restore`"
+        )
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     if full or getattr(error, "errno", None) == errno.ENOSPC:
         return JournalError(

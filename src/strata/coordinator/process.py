@@ -27,6 +27,7 @@ from strata.core.records import BarrierReleased, WorkerJoined
 from strata.core.settings import Policy
 from strata.errors import InvalidInput
 from strata.rpc import GrpcioServer, Limits, Server, ServerTls
+from strata.rpc.addresses import split_address
 from strata.rpc.health import Health
 from strata.rpc.reflection import Reflection
 
@@ -64,6 +65,8 @@ class CoordinatorConfig:
                 self._check_exposure(address)
 
     def _check_exposure(self, address: str) -> None:
+        if not address.startswith("unix:"):
+            split_address(address)  # says what is wrong with one that is none
         if is_loopback(address) or self.tokens or self.insecure:
             return
         if self.tls is not None and self.tls.client_ca is not None:

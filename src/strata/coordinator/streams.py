@@ -12,6 +12,7 @@ from strata.coordinator.replay import Entry
 from strata.core import records
 from strata.core.effects import Alive
 from strata.core.errands import errands_for
+from strata.core.ids import check_id
 from strata.errors import InvalidInput, StrataError
 from strata.rpc import Call, RpcError, Status
 from strata.v1 import coordinator_pb2 as pb
@@ -204,6 +205,11 @@ def is_known(hub: Hub, event: str) -> bool:
 async def watch_events(
     hub: Hub, request: pb.WatchEventsRequest, call: Call, still_welcome: Callable[[Call], bool]
 ) -> AsyncIterator[pb.WatchEventsResponse]:
+    if request.job_id:
+        try:
+            check_id(request.job_id, "job_id")
+        except StrataError as error:
+            raise to_rpc(error) from error
     watcher = Watcher(hub, request.after, request.job_id)
     try:
         while True:

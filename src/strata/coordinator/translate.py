@@ -78,7 +78,10 @@ def deregister(request: pb.DeregisterRequest) -> events.DeregisterRequested:
 def heartbeat(request: pb.HeartbeatRequest, job: str = "") -> events.HeartbeatReceived:
     state = STATES.get(request.state)
     if state is None or state in _SAID_BY_COORDINATOR:
-        raise InvalidInput(f"a heartbeat cannot say state {request.state}: only a coordinator says that")
+        known = ", ".join(f"{name} ({number})" for number, name in STATES.items() if name not in _SAID_BY_COORDINATOR)
+        raise InvalidInput(
+            f"a heartbeat cannot say state {request.state}; it may say {known.replace(' (0)', 'none (0)', 1)}"
+        )
     return events.HeartbeatReceived(
         request.job_id or job,
         request.worker_id,

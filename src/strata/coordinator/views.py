@@ -4,18 +4,19 @@ Everything is worked out when somebody looks. Instants are told as seconds ago, 
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from strata.coordinator.events import EventView, event_of
+from strata.coordinator.events import EventView, event_of, printable
 from strata.coordinator.hub import Hub
 from strata.coordinator.paging import Key
-from strata.coordinator.stats import BarrierStats, JournalStats, PastBarrier, RequestStats
+from strata.coordinator.stats import BarrierStats, JournalStats, PastBarrier, RequestStats, Save
 from strata.core.barriers import missing_from
 from strata.core.explanations import explain
+from strata.core.lineages import head
 from strata.core.state import Attempt, Dataset, Job, Member
 from strata.core.volatile import OpenRound, Vitals
 
@@ -28,6 +29,7 @@ MISSING_SHOWN = 16
 EVENTS_SHOWN = 100
 PULSE_SECONDS = 1.0
 PULSES_KEPT = 256
+JOBS_IN_PULSE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class JobView:
     epoch: int
     recovery: str
     lineage: int
+    latest_step: int | None
+    latest_bytes: int
+    latest_unix_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ class MetricsView:
 
 @dataclass(frozen=True, slots=True)
 class DashboardView:
-    """The whole state in one answer; lists are cut at the limit that was asked for."""
+    """The whole state in one answer. Lists are cut at the limit that was asked for; `cut` names those that were."""
 
     coordinator: CoordinatorView
     jobs: list[JobView]
@@ -162,10 +167,13 @@ class DashboardView:
     barriers: BarriersView
     metrics: MetricsView
     events: list[EventView]
+    cut: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class PulseView:
+    """`jobs` are those that have workers, what is held back first, and not more than a few hundred."""
+
     metrics: MetricsView
     jobs: list[JobView]
 
@@ -184,15 +192,19 @@ class Views:
         self._pulses: dict[str | None, tuple[float, PulseView]] = {}
 
     def dashboard(self, job: str | None, limit: int) -> DashboardView:
+        jobs, workers = self.jobs(job), _first(self.workers(job), limit + 1)
+        datasets, checkpoints = _first(self.datasets(job), limit + 1), _first(self.checkpoints(job), limit + 1)
+        lists: dict[str, Sized] = {"jobs": jobs, "workers": workers, "datasets": datasets, "checkpoints": checkpoints}
         return DashboardView(
             self.coordinator(),
-            self.jobs(job),
-            _first(self.workers(job), limit),
-            _first(self.datasets(job), limit),
-            _first(self.checkpoints(job), limit),
+            jobs[:limit],
+            workers[:limit],
+            datasets[:limit],
+            checkpoints[:limit],
             self.barriers(job),
             self.metrics(job),
             self.events(job, min(limit, EVENTS_SHOWN)),
+            [name for name, found in lists.items() if len(found) > limit],
         )
 
     def pulse(self, job: str | None) -> PulseView:
@@ -202,7 +214,9 @@ class Views:
         if known is None or now - known[0] >= PULSE_SECONDS / 2:
             if len(self._pulses) > PULSES_KEPT:
                 self._pulses.clear()
-            known = self._pulses[job] = (now, PulseView(self.metrics(job), self.jobs(job)))
+            jobs = [each for each in self.jobs(job) if each.workers or job is not None]
+            jobs.sort(key=lambda each: (not each.held_back, each.job_id))
+            known = self._pulses[job] = (now, PulseView(self.metrics(job), jobs[:JOBS_IN_PULSE]))
         return known[1]
 
     def coordinator(self) -> CoordinatorView:
@@ -224,10 +238,11 @@ class Views:
         volatile = self.hub.machine.volatile.job(job.job)
         told = explain(job, volatile, self.hub.machine.policy, self.hub.clock())
         vitals = volatile.vitals.values()
+        latest = head(job)
         return JobView(
             job.job,
             told.situation,
-            f"job {job.job} {told.sentence}",
+            printable(f"job {job.job} {told.sentence}"),
             told.held_back,
             list(told.culprits),
             job.world.generation,
@@ -237,7 +252,18 @@ class Views:
             max((each.epoch for each in vitals), default=-1),
             job.settings.recovery,
             job.lineage,
+            None if latest is None else latest.step,
+            0 if latest is None else sum(part.part_bytes for part in latest.parts.values()),
+            None if latest is None else self._committed_at(job.job, latest.attempt),
         )
+
+    def _committed_at(self, job: str, attempt: int) -> float | None:
+        past = self._save(job, attempt)
+        return None if past is None else past.ended
+
+    def _save(self, job: str, attempt: int) -> Save | None:
+        known = self.journal_stats.committed
+        return next((save for save in known if (save.job_id, save.attempt) == (job, attempt)), None)
 
     def workers(self, job: str | None = None) -> Iterator[WorkerView]:
         """By job and rank; those that are out come last."""
@@ -295,8 +321,7 @@ class Views:
                 yield self._checkpoint(each, each.attempts[number])
 
     def _checkpoint(self, job: Job, attempt: Attempt) -> CheckpointView:
-        key = (job.job, attempt.attempt)
-        past = next((save for save in self.journal_stats.committed if (save.job_id, save.attempt) == key), None)
+        past = self._save(job.job, attempt.attempt)
         absent = [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()[:MISSING_SHOWN]]
         return CheckpointView(
             job.job,
@@ -366,6 +391,7 @@ class Views:
 
     def all_events(self, job: str | None = None) -> Iterator[EventView]:
         """The newest first."""
+        self._chosen(job)
         for entry in reversed(self.hub.history):
             event = event_of(entry)
             if event is not None and job in (None, event.job_id):

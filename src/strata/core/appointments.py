@@ -1,6 +1,6 @@
 """Appointments: a checkpoint that somebody asked for falls on one step, the same for every rank.
 
-    wanted ──proposed──▶ all promised ──▶ agreed ──the save begins──▶ under way ──▶ decided: kept
+    wanted ──proposed──▶ all promised ──▶ agreed ──the save begins──▶ under way ──▶ committed: kept
       ▲          │                          │                            │
       └──not all answered, or all passed by, or the world went back, or the save came to nothing──┘
 
@@ -55,7 +55,7 @@ def on_requested(turn: Turn, event: SaveRequested) -> None:
 
 @rules.handles(StopRequested)
 def on_stop(turn: Turn, event: StopRequested) -> None:
-    """Those who are there are told to stop; with `save`, once the last checkpoint is durable."""
+    """Those who are there are told to stop; with `save`, once the last checkpoint is committed."""
     job = turn.state.job(event.job)
     if not job.world.by_rank:
         raise Refused(f"job {event.job!r} has no workers, so there is nobody to stop")
@@ -101,7 +101,7 @@ def hear(turn: Turn, job: Job, member: Member, event: HeartbeatReceived) -> None
 def _agree_if_all(turn: Turn, job: Job) -> None:
     wanted, proposal = job.appointment, turn.volatile.job(job.job).proposal
     there = job.world.by_rank.values()
-    if wanted is None or proposal is None or len(proposal.promised) < len(there):
+    if wanted is None or proposal is None or not there or len(proposal.promised) < len(there):
         return
     if all((worker, job.world.members[worker].incarnation) in proposal.promised for worker in there):
         reason = f"all {len(there)} workers save at step {proposal.step}: {wanted.reason}"
@@ -124,8 +124,11 @@ def _step_ahead(turn: Turn, job: Job) -> int:
 
 @rules.reacts(RecoveryPointSet)
 def on_point(turn: Turn, record: RecoveryPointSet) -> None:
-    """Everybody is at another step now: what was promised holds no more."""
-    turn.volatile.job(record.job).proposal = None
+    """Everybody is at another step now: what was promised holds no more, and no pace that was seen."""
+    volatile = turn.volatile.job(record.job)
+    volatile.proposal = None
+    for vitals in volatile.vitals.values():
+        vitals.step, vitals.pace, vitals.step_since = -1, 0.0, turn.now
 
 
 @rules.reacts(CheckpointAbandoned)
@@ -146,6 +149,9 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
 
 def _look_again(turn: Turn, job: Job, wanted: Appointment) -> None:
     volatile = turn.volatile.job(job.job)
+    if not job.world.by_rank:
+        turn.record(SaveDropped(job.job, wanted.request, "nobody is left to save"))
+        return
     if wanted.attempt:
         return
     if wanted.step >= 0:

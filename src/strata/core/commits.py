@@ -44,6 +44,8 @@ from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGenera
 MAX_DIGEST_CHARS = 256
 MAX_METRICS = 256
 MAX_REFERENCES = 1024
+MAX_PART_BYTES = 2**50
+"""A petabyte; so that the parts of 100,000 ranks together still fit 64 bits, and not a float's worth is lost."""
 
 rules = Rules()
 
@@ -199,14 +201,14 @@ def _check_same(attempt: Attempt, member: Member, part: Part, event: CheckpointA
     if (part.digest, part.part_bytes) != (event.digest, event.part_bytes):
         raise Conflict(
             f"worker {member.worker!r} acknowledged its part of attempt {attempt.attempt} with digest {part.digest} "
-            f"and now says {event.digest}: a part is written once"
+            f"and {part.part_bytes} bytes, and now says {event.digest} and {event.part_bytes}: a part is written once"
         )
 
 
 def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
     if not event.digest or len(event.digest) > MAX_DIGEST_CHARS:
         raise InvalidInput(f"a part's digest has 1 to {MAX_DIGEST_CHARS} characters, not {len(event.digest)}")
-    check_int(event.part_bytes, "part_bytes")
+    check_int(event.part_bytes, "part_bytes", most=MAX_PART_BYTES)
     if len(event.metrics) > MAX_METRICS:
         raise InvalidInput(f"at most {MAX_METRICS} metrics can go with a checkpoint, not {len(event.metrics)}")
     for name, value in event.metrics.items():
@@ -405,8 +407,6 @@ def apply_decided(state: State, record: CheckpointDecided) -> None:
         parts = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
         attempt.positions[name] = _position(job.datasets.get(name), base, [part for part in parts if part is not None])
     attempt.base = {}
-    if job.appointment is not None and job.appointment.attempt == record.attempt:
-        job.appointment = None
     job.skipped = {step: reason for step, reason in job.skipped.items() if step > attempt.step}
 
 
@@ -422,6 +422,8 @@ def _position(dataset: Dataset | None, base: Position, parts: list[Position]) ->
 @rules.applies(CheckpointCommitted)
 def apply_committed(state: State, record: CheckpointCommitted) -> None:
     job = state.jobs[record.job]
+    if job.appointment is not None and job.appointment.attempt == record.attempt:
+        job.appointment = None
     job.set_status(job.attempts[record.attempt], "committed")
 
 

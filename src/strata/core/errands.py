@@ -17,7 +17,7 @@ def errands_for(job: Job, volatile: JobVolatile, member: Member, now: float) -> 
     errands = [_errand(job, volatile, job.attempts[number], member, now) for number in job.unsettled]
     errands.append(_appointment(job, volatile))
     if member.status == "draining":
-        errands.append(Errand("drain", reason="an operator took this worker out; its shards move to others"))
+        errands.append(Errand("drain", reason=member.reason))
     if job.stopping and job.appointment is None:
         errands.append(Errand("stop", reason=job.stopping))
     return tuple(errand for errand in errands if errand is not None)

@@ -246,6 +246,8 @@ def _touch(turn: Turn, job: str, member: Member) -> None:
 def on_heartbeat(turn: Turn, event: HeartbeatReceived) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
+    check_int(event.step, "step", least=-1, most=MAX_PREVIOUS)
+    check_int(event.epoch, "epoch", least=-1, most=MAX_PREVIOUS)
     if len(event.resources) > MAX_RESOURCES:
         raise InvalidInput(f"a heartbeat has {len(event.resources)} resources; at most {MAX_RESOURCES} are kept")
     volatile = turn.volatile.job(event.job)
@@ -282,6 +284,8 @@ def is_uneventful(job: Job, event: HeartbeatReceived) -> bool:
         and member.incarnation == event.incarnation
         and member.status == "live"
         and not event.resources
+        and -1 <= event.step <= MAX_PREVIOUS
+        and -1 <= event.epoch <= MAX_PREVIOUS
         and not job.unsettled
         and job.appointment is None
         and not job.stopping
@@ -442,6 +446,7 @@ def apply_lost(state: State, record: WorkerLost) -> None:
 def apply_draining(state: State, record: WorkerDraining) -> None:
     world = state.jobs[record.job].world
     world.members[record.worker].status = "draining"
+    world.members[record.worker].reason = record.reason
     world.draining = sorted([*world.draining, record.rank])
     world.generation = record.generation
 

@@ -11,6 +11,8 @@ import msgspec
 from strata.core.ids import check_id, check_int
 from strata.errors import InvalidInput
 
+LONGEST_SECONDS = 366 * 86_400.0
+
 
 class Policy(msgspec.Struct, frozen=True):
     """How patient the coordinator is, in seconds on its monotonic clock."""
@@ -33,8 +35,8 @@ class Policy(msgspec.Struct, frozen=True):
             "patient_seconds",
             "stalled_seconds",
         ):
-            if not getattr(self, name) > 0:  # not a number is not positive either
-                raise InvalidInput(f"{name} must be positive, not {getattr(self, name)}")
+            if not 0 < getattr(self, name) < LONGEST_SECONDS:  # not a number is not positive either
+                raise InvalidInput(f"{name} must be positive and below a year, not {getattr(self, name)}")
         if self.lease_seconds < 2 * self.heartbeat_seconds:
             raise InvalidInput(
                 f"lease_seconds ({self.lease_seconds}) must be at least twice heartbeat_seconds "

@@ -17,10 +17,9 @@ class CoordinatorUrl:
     tls: bool
 
     @property
-    def host(self) -> str:
-        """Of the first; this machine for a socket in its filesystem."""
-        first = self.addresses[0]
-        return "127.0.0.1" if first.startswith("unix:") else split_address(first)[0]
+    def hosts(self) -> tuple[str, ...]:
+        """Of each; this machine for a socket in its filesystem."""
+        return tuple("127.0.0.1" if each.startswith("unix:") else split_address(each)[0] for each in self.addresses)
 
 
 def parse_url(url: str) -> CoordinatorUrl:
@@ -47,6 +46,13 @@ def _parsed(part: str) -> tuple[str, bool]:
         host, port = split.hostname, split.port
     except ValueError as error:
         raise InvalidInput(f"{part!r} is no address of a coordinator: {error}") from error
-    if not host or split.username is not None or split.path.strip("/") or split.query or split.fragment:
+    if (
+        not host
+        or any(each.isspace() for each in host)
+        or split.username is not None
+        or split.path.strip("/")
+        or split.query
+        or split.fragment
+    ):
         raise InvalidInput(f"{part!r} is no address of a coordinator: give host:port and nothing more")
     return join_address(host, port or GRPC_PORT), scheme == "https" and bool(separator)

@@ -35,9 +35,10 @@ def get(process: CoordinatorProcess, path: str) -> Any:
     return process.get(path, TOKEN)
 
 
-def status_of(url: str, headers: dict[str, str] | None = None) -> int:
+def status_of(url: str, headers: dict[str, str] | None = None, method: str = "GET") -> int:
+    request = urllib.request.Request(url, headers=headers or {}, method=method)
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -138,11 +139,34 @@ def test_actions_reach_the_workers(guarded: CoordinatorProcess, jobs: Client) ->
     assert post(f"{base}/workers/w7/drain", {}, TOKEN)[0] == 404
     assert post(f"{base}/stop", {"reason": "budget", "without_checkpoint": True}, TOKEN)[0] == 200
     kinds = [command.reason for command in jobs.heartbeat(workers[1], step=3).commands]
-    assert any("took this worker out" in reason for reason in kinds)
+    assert any("bad gpu" in reason for reason in kinds)
     for who in workers:
         jobs.call("Deregister", worker_id=who.worker_id, incarnation=who.incarnation)
     code, told = post(f"{base}/checkpoint", {}, TOKEN)
     assert (code, told["code"]) == (409, "refused")
+
+
+def test_the_body_of_an_action_may_be_left_out_and_wrong_methods_are_told(
+    guarded: CoordinatorProcess, jobs: Client
+) -> None:
+    jobs.world(1)
+    base = f"http://{guarded.http}"
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    for method, path, status in (
+        ("POST", f"/api/v1/jobs/{jobs.job}/checkpoint", 200),
+        ("DELETE", "/api/dashboard", 405),
+        ("PUT", "/healthz", 405),
+        ("HEAD", "/healthz", 200),
+        ("HEAD", "/readyz", 200),
+        ("GET", "/api/v1/events?job=nothing", 404),
+    ):
+        assert status_of(base + path, bearer, method) == status, (method, path)
+
+
+def test_a_list_that_is_cut_is_said_to_be(guarded: CoordinatorProcess, jobs: Client) -> None:
+    jobs.world(3)
+    assert get(guarded, f"/api/dashboard?job={jobs.job}&limit=2")["cut"] == ["workers"]
+    assert get(guarded, f"/api/dashboard?job={jobs.job}")["cut"] == []
 
 
 def test_everything_but_health_wants_the_token(guarded: CoordinatorProcess) -> None:

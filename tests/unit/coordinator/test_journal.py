@@ -173,6 +173,15 @@ def test_what_is_not_a_journal_is_left_alone(tmp_path: Path) -> None:
         Journal(tmp_path / "other")
 
 
+def test_a_journal_that_is_empty_or_gone_is_no_fresh_start(tmp_path: Path) -> None:
+    write(tmp_path, story().records)
+    (tmp_path / FILE).write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(JournalError, match="is empty, and it was not"):
+            Journal(tmp_path)
+        (tmp_path / FILE).unlink()
+
+
 def test_a_journal_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path).close()
     with sqlite3.connect(tmp_path / FILE) as database:

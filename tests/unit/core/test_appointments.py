@@ -3,9 +3,9 @@
 import pytest
 
 from strata.core.effects import Errand, Registered
-from strata.core.events import PartFailed, SaveRequested, StopRequested
+from strata.core.events import HeartbeatReceived, PartFailed, SaveRequested, StopRequested
 from strata.core.records import SaveAgreed, SaveDropped, SaveReopened
-from strata.errors import NotFound, Refused
+from strata.errors import InvalidInput, NotFound, Refused
 from tests.unit.core.cluster import JOB, Cluster
 
 
@@ -93,7 +93,7 @@ def test_asking_twice_is_asking_once() -> None:
     assert cluster.send(SaveRequested(JOB)).step == step
 
 
-def test_it_is_kept_when_the_save_is_decided_and_the_next_one_is_another() -> None:
+def test_it_is_kept_when_the_save_is_committed_and_the_next_one_is_another() -> None:
     cluster = Cluster()
     workers = cluster.world(2)
     first = ask(cluster)
@@ -103,6 +103,8 @@ def test_it_is_kept_when_the_save_is_decided_and_the_next_one_is_another() -> No
     assert ask(cluster) == first, "it is under way"
     for who in workers:
         cluster.ack(who, attempt)
+    assert ask(cluster) == first, "its manifest is still to be written"
+    cluster.put(workers[0], attempt)
     assert ask(cluster) != first
 
 
@@ -250,7 +252,7 @@ def test_what_was_asked_and_agreed_outlives_the_coordinator() -> None:
     assert (told.kind, told.step) == ("save_at", step)
 
 
-def test_a_job_stops_when_one_more_checkpoint_is_durable() -> None:
+def test_a_job_stops_when_one_more_checkpoint_is_committed() -> None:
     cluster = Cluster()
     workers = cluster.world(2)
     cluster.send(StopRequested(JOB, "budget spent"))
@@ -262,6 +264,8 @@ def test_a_job_stops_when_one_more_checkpoint_is_durable() -> None:
     assert [errand.kind for errand in cluster.heartbeat(workers[1], step=step).errands] == ["save"]
     for who in workers:
         cluster.ack(who, attempt)
+    assert cluster.heartbeat(workers[1], step=step).errands == ()
+    cluster.put(workers[0], attempt)
     told = cluster.heartbeat(workers[1], step=step).errands
     assert [errand.kind for errand in told] == ["stop"]
     assert told[0].reason == "budget spent"
@@ -299,3 +303,42 @@ def test_there_must_be_somebody_to_ask(event: SaveRequested | StopRequested) -> 
     cluster.leave(only)
     with pytest.raises(Refused, match="no workers"):
         cluster.send(event)
+
+
+def test_a_request_lapses_when_nobody_is_left() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    ask(cluster)
+    for who in workers:
+        cluster.leave(who)
+    cluster.pass_time(2.0)
+    assert not cluster.recorded(SaveAgreed)
+    assert [record.reason for record in cluster.recorded(SaveDropped)] == ["nobody is left to save"]
+
+
+def test_a_recovery_is_no_pace_to_go_by() -> None:
+    cluster = Cluster()
+    (only,) = workers = cluster.world(1)
+    cluster.recover(only)
+    cluster.heartbeat(only, step=10)
+    cluster.now += 1.0
+    cluster.heartbeat(only, step=900)
+    cluster.save(workers, 950)
+    again = cluster.register("w0", rank=0, world_size=1)
+    cluster.recover(again)
+    cluster.heartbeat(again, step=950)
+    ask(cluster)
+    offer = proposed(cluster, again, step=950)
+    assert offer is not None
+    assert offer.step == 951
+
+
+def test_a_step_that_no_run_can_have_is_refused() -> None:
+    cluster = Cluster()
+    (only,) = cluster.world(1)
+    with pytest.raises(InvalidInput, match="step"):
+        cluster.heartbeat(only, step=2**63 - 1)
+    with pytest.raises(InvalidInput, match="step"):
+        cluster.heartbeat(only, step=-2)
+    event = HeartbeatReceived(JOB, only.worker, only.incarnation, step=2**63 - 1)
+    assert cluster.machine.renew_lease(event, cluster.now) is None
