@@ -5,6 +5,7 @@ answer has changed for good, so that the events tell the story.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -12,7 +13,7 @@ from strata.core.barriers import missing_from
 from strata.core.events import SweepDue
 from strata.core.records import SituationChanged
 from strata.core.settings import Policy
-from strata.core.state import Attempt, Job, State
+from strata.core.state import Attempt, Job, Member, State
 from strata.core.turn import Rules, Turn
 from strata.core.volatile import JobVolatile
 
@@ -67,17 +68,21 @@ def _incomplete(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> 
     world = job.world
     if job.settings.recovery != "rollback" or not world.declared:
         return None
-    absent = [rank for rank in range(world.declared) if rank not in world.by_rank]
-    if not absent:
+    count = world.declared - len(world.by_rank)
+    if not count:
         return None
-    last = {member.rank: member for member in sorted(world.members.values(), key=lambda each: each.incarnation)}
+    absent = list(islice((rank for rank in range(world.declared) if rank not in world.by_rank), NAMES_SHOWN))
+    last: dict[int, Member] = {}
+    for member in world.members.values():
+        if member.rank in absent and member.incarnation >= getattr(last.get(member.rank), "incarnation", 0):
+            last[member.rank] = member
     who = [
         f"rank {rank} ({last[rank].worker}: {last[rank].reason})" if rank in last else f"rank {rank} (never came)"
-        for rank in absent[:NAMES_SHOWN]
+        for rank in absent
     ]
-    more = f" and {len(absent) - NAMES_SHOWN} more" if len(absent) > NAMES_SHOWN else ""
-    culprits = tuple(last[rank].worker for rank in absent[:NAMES_SHOWN] if rank in last)
-    sentence = f"waits for {len(absent)} of {world.declared} workers: {', '.join(who)}{more}"
+    more = f" and {count - NAMES_SHOWN} more" if count > NAMES_SHOWN else ""
+    culprits = tuple(last[rank].worker for rank in absent if rank in last)
+    sentence = f"waits for {count} of {world.declared} workers: {', '.join(who)}{more}"
     return Explanation("incomplete", sentence, True, culprits)
 
 
