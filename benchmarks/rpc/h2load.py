@@ -20,8 +20,12 @@ HEADERS = (
 
 
 class Load(NamedTuple):
+    """So many connections with so many calls at once on each, of one method with one message."""
+
     connections: int
     at_once: int
+    path: str = f"/{SERVICE}/Heartbeat"
+    message: bytes = a_beat()
 
     def __str__(self) -> str:
         calls = "call" if self.at_once == 1 else "calls"
@@ -58,11 +62,11 @@ def _run(server: Running, load: Load, options: list[str]) -> str:
     if program is None:
         raise Missing("this benchmark needs h2load (Debian: nghttp2-client)")
     with tempfile.NamedTemporaryFile() as body:
-        body.write(framed(a_beat()))
+        body.write(framed(load.message))
         body.flush()
         headers = [part for header in HEADERS for part in ("-H", header)]
         at_once = ["-c", str(load.connections), "-m", str(load.at_once), "-t", "1"]
-        url = f"http://{server.address}/{SERVICE}/Heartbeat"
+        url = f"http://{server.address}{load.path}"
         done = subprocess.run(
             [program, *options, *at_once, *headers, "-d", body.name, url], capture_output=True, text=True, check=True
         )

@@ -16,6 +16,7 @@ import typer
 from strata.config import Config
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address
+from strata.texts import printable
 from strata.wire.addresses import parse_url
 
 TIMEOUT_SECONDS = 10.0
@@ -120,9 +121,8 @@ class Api:
 
 
 def _plain(value: Any) -> Any:
-    """Text that others wrote, without anything that would move a cursor or begin a line."""
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+        return printable(value)
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, dict):

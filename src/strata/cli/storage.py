@@ -23,8 +23,8 @@ from strata.storage.backend import ObjectInfo
 from strata.storage.blocking import BlockingStorage
 from strata.storage.check import OPTIONS, Finding, check
 from strata.storage.copy import Tally, copy, nothing_at, read_pieces_blocking, size_of_object
-from strata.storage.sizes import counted, readable_bytes
 from strata.storage.urls import open_storage, split_object_url
+from strata.texts import counted, printable, readable_bytes
 
 REMOVED_AT_ONCE = 1000
 
@@ -171,7 +171,7 @@ def _print_lines(entries: Iterator[ObjectInfo]) -> None:
         objects += not entry.is_folder
         size += entry.size
         when = "" if entry.is_folder else f"{datetime.fromtimestamp(entry.modified):%Y-%m-%d %H:%M:%S}"
-        print(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {_printable(entry.path)}")
+        print(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {printable(entry.path)}")
     beside = f", {counted(folders, 'folder')}" if folders else ""
     typer.echo(f"{readable_bytes(size):>12}  in {counted(objects, 'object')}{beside}")
 
@@ -185,11 +185,6 @@ def _print_json(entries: Iterator[ObjectInfo]) -> None:
         print(f"{opening}\n  {json.dumps({'path': entry.path, 'size': size, 'modified': when})}", end="")
         opening = ","
     typer.echo("[]" if opening == "[" else "\n]")
-
-
-def _printable(path: str) -> str:
-    """A key may hold what would change the terminal, or what cannot be encoded."""
-    return path if path.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)
 
 
 # -- removing --------------------------------------------------------------------------------------------------------

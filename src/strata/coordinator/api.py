@@ -34,12 +34,13 @@ from strata.coordinator.views import (
     WorkerView,
 )
 from strata.core.events import DrainRequested, Event, SaveRequested, StopRequested
+from strata.core.ids import ID_PATTERN
 from strata.core.shapes import MAX_TEXT
 from strata.errors import Conflict, InvalidInput, NotFound, StrataError
 from strata.rpc import RpcError
 from strata.rpc.limits import Rate
 
-ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+ID = f"^{ID_PATTERN}$"
 OPEN_PATHS = ("/healthz", "/readyz")
 BODY_BYTES = 64 << 10
 REQUESTS_PER_SECOND = 100

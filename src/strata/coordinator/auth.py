@@ -109,14 +109,17 @@ class TokenCheck(Interceptor):
 
     def still_welcome(self, call: Call) -> bool:
         """Whether the caller of a long call would be let in again."""
-        given = next((value for name, value in call.metadata if name == "authorization"), None)
-        return self._tokens.accept(given if isinstance(given, str) else None)
+        return self._shows_one(call.head)
 
     def authenticate(self, head: Head) -> object:
         if head.path.startswith(self.OPEN):
             return "anyone"
-        given = next((value for name, value in head.metadata if name == "authorization"), None)
-        if not self._tokens.accept(given if isinstance(given, str) else None):
+        if not self._shows_one(head):
+            given = head.value("authorization")
             why = "the token is not the right one" if given else "this coordinator wants a bearer token"
             raise RpcError(Status.UNAUTHENTICATED, f"{why}: set STRATA_TOKEN to the coordinator's")
         return "holder of a token"
+
+    def _shows_one(self, head: Head) -> bool:
+        given = head.value("authorization")
+        return self._tokens.accept(given if isinstance(given, str) else None)

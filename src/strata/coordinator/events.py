@@ -8,6 +8,7 @@ from functools import cache
 from strata.coordinator.replay import Entry
 from strata.core import records
 from strata.core.records import Record
+from strata.texts import printable
 
 _UNREMARKABLE: tuple[type[Record], ...] = (
     records.ProgressMade,
@@ -94,11 +95,6 @@ def event_of(entry: Entry) -> EventView | None:
         worker_id=getattr(record, "worker", ""),
         step=getattr(record, "step", None),
     )
-
-
-def printable(text: str) -> str:
-    """What others wrote must not move a cursor or begin a line: whatever cannot be printed is spelled out."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def event_id(term: int, index: int) -> str:

@@ -1,6 +1,7 @@
 """The journal: what was decided, in one SQLite file, durable when `append` returns.
 
     state-dir/lock             held by the coordinator that runs
+    state-dir/journal.begun    there once there is a journal, so that one that is lost is no fresh start
     state-dir/journal.sqlite3  batches of records, in order and without a gap, and snapshots of the state they lead to
 
 The law: an index is written once. A batch is one transaction with one fsync; if that fails, the journal is closed for
@@ -28,7 +29,6 @@ from strata.storage.mounts import NETWORK, mount_of, read_mountinfo
 
 FILE = "journal.sqlite3"
 BEGUN = "journal.begun"
-"""There from the first moment on that there is a journal: one that is empty or gone after that is no fresh start."""
 SCHEMA = 1
 APPLICATION = 0x53545241
 SNAPSHOTS_KEPT = 2

@@ -49,7 +49,7 @@ class _Collector(Collector):
         for path, method in sorted(stats.methods.items()):
             seconds.add_metric([_method(path)], *_buckets(method.latency))
         yield seconds
-        yield _gauge("strata_connections", "Open gRPC connections.", self._views.connections)
+        yield _gauge("strata_connections", "Open gRPC connections.", self._views.connections())
 
     def _workers(self) -> Iterator[Metric]:
         by_state = GaugeMetricFamily("strata_workers", "Workers by state.", labels=["job", "state"])

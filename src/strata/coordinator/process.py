@@ -99,7 +99,6 @@ class Coordinator:
         self._serving = False
         self._server: Server | GrpcioServer | None = None
         self._http: Any = None
-        self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> Started:
         began = time.monotonic()
@@ -140,7 +139,7 @@ class Coordinator:
         self.hub.watchers.add(saves.hear)
         self.hub.verdict_watchers.add(barriers.hear)
         self.hub.watchers.add(_log)
-        self.views = Views(self.hub, requests, barriers, saves, __version__)
+        self.views = Views(self.hub, requests, barriers, saves, version=__version__, connections=self._connections)
         self._health = Health([SERVICE])
         door = TokenCheck(config.tokens)
         services = [
@@ -164,11 +163,12 @@ class Coordinator:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(NotImplementedError):
                 loop.add_signal_handler(number, self.stopping.set)
-        self._background = [loop.create_task(self._watch_tokens()), loop.create_task(self._count_connections())]
+        watching = loop.create_task(self._watch_tokens())
         told = loop.create_task(self.stopping.wait())
         ends: set[asyncio.Future[Any]] = {told, self.hub.failure}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
+        watching.cancel()
         failure = self.hub.failure.result() if self.hub.failure.done() else None
         await self.stop(0.0 if failure else DRAIN_SECONDS)
         if failure is not None:
@@ -177,8 +177,6 @@ class Coordinator:
     async def stop(self, grace_seconds: float = DRAIN_SECONDS) -> None:
         """Take no more calls, let those under way end, make everything durable, and let go of the journal."""
         self._serving = False
-        for task in self._background:
-            task.cancel()
         self._health.set_all(serving=False)
         self.hub.release_waits()
         if self._http is not None:
@@ -195,11 +193,9 @@ class Coordinator:
                 self.hub.wake_watchers()
                 logger.info("the tokens were changed")
 
-    async def _count_connections(self) -> None:
-        while True:
-            if isinstance(self._server, Server):
-                self.views.connections = self._server.connections
-            await asyncio.sleep(1.0)
+    def _connections(self) -> int:
+        """grpcio does not tell how many it has."""
+        return self._server.connections if isinstance(self._server, Server) else 0
 
 
 _FREQUENT = (WorkerJoined, BarrierReleased)

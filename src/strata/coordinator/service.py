@@ -15,7 +15,7 @@ from strata.core.ids import check_int
 from strata.core.lineages import head
 from strata.core.shares import shards_in_order
 from strata.errors import InvalidInput, NotFound, Refused, StrataError
-from strata.rpc import Call, Method, RpcError, protobuf_service
+from strata.rpc import Call, Later, Method, RpcError, protobuf_service
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import reason_of, to_rpc
 
@@ -74,39 +74,29 @@ class _Service:
         self._alive: dict[int, bytes] = {}
         self._shares: dict[tuple[str, str, int, int, int, int], bytes] = {}
         self._shares_bytes = 0
-
         for name, (to_event, to_response) in (_ANSWERED | _DONE).items():
             setattr(self, name, self._row(to_event, to_response))
 
     def _row(self, to_event: Callable[[Any], Any], to_response: Callable[[Any], Any]) -> Callable[[Any, Call], Any]:
-        def handler(request: Any, call: Call) -> Any:
-            return self._guarded(
-                lambda: to_response(self._hub.ask(to_event(request), trusted=request.ByteSize() <= SMALL_BYTES))
-            )
+        def question(request: Any) -> Any:
+            return to_response(self._hub.ask(to_event(request), trusted=request.ByteSize() <= SMALL_BYTES))
 
-        return handler
+        return lambda request, call: self._guarded(question, request)
 
-    def _guarded(self, question: Callable[[], Any]) -> Any:
-        """Its outcome, good or bad, once all that it may rest on is durable."""
+    def _guarded(self, question: Callable[[Any], Any], request: Any) -> Any:
+        """The outcome, good or bad, once all that it may rest on is durable; at once for one that is a Later."""
         try:
-            response = question()
+            response = question(request)
         except RpcError:
             raise
         except StrataError as error:
             return self._hub.refuse(to_rpc(error))
-        return self._hub.answer(response)
+        return response if type(response) is Later else self._hub.answer(response)
 
     # -- heartbeats --------------------------------------------------------------------------------------------------
 
     def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Any:
-        hub = self._hub
-        try:
-            response = self._beat(request)
-        except RpcError:
-            raise
-        except StrataError as error:
-            return hub.refuse(to_rpc(error))
-        return hub.answer(response)
+        return self._guarded(self._beat, request)
 
     def _beat(self, request: pb.HeartbeatRequest, job: str = "") -> bytes:
         event = translate.heartbeat(request, job)
@@ -123,7 +113,7 @@ class _Service:
         return usual
 
     def heartbeat_batch(self, request: pb.HeartbeatBatchRequest, call: Call) -> Any:
-        return self._guarded(lambda: self._beats(request))
+        return self._guarded(self._beats, request)
 
     def _beats(self, request: pb.HeartbeatBatchRequest) -> pb.HeartbeatBatchResponse:
         if len(request.heartbeats) > BATCH_MOST:
@@ -147,25 +137,22 @@ class _Service:
     # -- barriers ----------------------------------------------------------------------------------------------------
 
     def wait_barrier(self, request: pb.WaitBarrierRequest, call: Call) -> Any:
-        hub = self._hub
+        return self._guarded(self._arrive, request)
+
+    def _arrive(self, request: pb.WaitBarrierRequest) -> bytes | Later:
         event = translate.wait_barrier(request)
-        if hub.join_barrier(event):
-            return hub.wait_at_barrier(event.job, event.worker, event.arrival)
-        try:
-            answer = hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
-        except RpcError:
-            raise
-        except StrataError as error:
-            return hub.refuse(to_rpc(error))
-        if isinstance(answer, BarrierVerdict):
-            told = translate.verdict(answer)
-            return hub.answer(told) if isinstance(told, bytes) else hub.refuse(told)
-        return hub.wait_at_barrier(request.job_id, request.worker_id, request.arrival)
+        if self._hub.join_barrier(event):
+            return self._hub.wait_at_barrier(event.job, event.worker, event.arrival)
+        answer = self._hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
+        if not isinstance(answer, BarrierVerdict):
+            return self._hub.wait_at_barrier(event.job, event.worker, event.arrival)
+        told = translate.verdict(answer)
+        return told if isinstance(told, bytes) else self._hub.refuse(told)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def get_shards(self, request: pb.GetShardsRequest, call: Call) -> Any:
-        return self._guarded(lambda: self._shards(request))
+        return self._guarded(self._shards, request)
 
     def _shards(self, request: pb.GetShardsRequest) -> bytes:
         machine = self._hub.machine
@@ -206,48 +193,48 @@ class _Service:
         self._shares[key] = share
 
     def list_datasets(self, request: pb.ListDatasetsRequest, call: Call) -> Any:
-        def question() -> pb.ListDatasetsResponse:
-            job = self._hub.machine.state.job(request.job_id)
-            return pb.ListDatasetsResponse(
-                datasets=[translate.dataset(job.datasets[name]) for name in sorted(job.datasets)]
-            )
+        return self._guarded(self._list_datasets, request)
 
-        return self._guarded(question)
+    def _list_datasets(self, request: pb.ListDatasetsRequest) -> pb.ListDatasetsResponse:
+        job = self._hub.machine.state.job(request.job_id)
+        return pb.ListDatasetsResponse(
+            datasets=[translate.dataset(job.datasets[name]) for name in sorted(job.datasets)]
+        )
 
     def get_checkpoint(self, request: pb.GetCheckpointRequest, call: Call) -> Any:
-        def question() -> pb.GetCheckpointResponse:
-            attempt = self._hub.machine.state.job(request.job_id).attempts.get(request.attempt)
-            if attempt is None:
-                raise NotFound(f"job {request.job_id!r} has no attempt {request.attempt}")
-            ranks = [rank for rank in sorted(attempt.parts) if rank >= request.from_rank]
-            page, rest = ranks[:PARTS_AT_ONCE], ranks[PARTS_AT_ONCE:]
-            made = translate.checkpoint(attempt)
-            translate.add_parts(made, attempt, page)
-            return pb.GetCheckpointResponse(checkpoint=made, next_rank=rest[0] if rest else None)
+        return self._guarded(self._get_checkpoint, request)
 
-        return self._guarded(question)
+    def _get_checkpoint(self, request: pb.GetCheckpointRequest) -> pb.GetCheckpointResponse:
+        attempt = self._hub.machine.state.job(request.job_id).attempts.get(request.attempt)
+        if attempt is None:
+            raise NotFound(f"job {request.job_id!r} has no attempt {request.attempt}")
+        ranks = [rank for rank in sorted(attempt.parts) if rank >= request.from_rank]
+        page, rest = ranks[:PARTS_AT_ONCE], ranks[PARTS_AT_ONCE:]
+        made = translate.checkpoint(attempt)
+        translate.add_parts(made, attempt, page)
+        return pb.GetCheckpointResponse(checkpoint=made, next_rank=rest[0] if rest else None)
 
     def latest_checkpoint(self, request: pb.LatestCheckpointRequest, call: Call) -> Any:
-        def question() -> pb.LatestCheckpointResponse:
-            latest = head(self._hub.machine.state.job(request.job_id))
-            return pb.LatestCheckpointResponse(checkpoint=None if latest is None else translate.checkpoint(latest))
+        return self._guarded(self._latest_checkpoint, request)
 
-        return self._guarded(question)
+    def _latest_checkpoint(self, request: pb.LatestCheckpointRequest) -> pb.LatestCheckpointResponse:
+        latest = head(self._hub.machine.state.job(request.job_id))
+        return pb.LatestCheckpointResponse(checkpoint=None if latest is None else translate.checkpoint(latest))
 
     def list_checkpoints(self, request: pb.ListCheckpointsRequest, call: Call) -> Any:
-        def question() -> pb.ListCheckpointsResponse:
-            size = request.page_size or PAGE
-            check_int(size, "page_size", least=1, most=PAGE_MOST)
-            attempts = self._hub.machine.state.job(request.job_id).attempts
-            below = _page_token(request.page_token)
-            numbers = sorted((number for number in attempts if below is None or number < below), reverse=True)
-            page, rest = numbers[:size], numbers[size:]
-            return pb.ListCheckpointsResponse(
-                checkpoints=[translate.checkpoint(attempts[number]) for number in page],
-                next_page_token=str(page[-1]) if rest else "",
-            )
+        return self._guarded(self._list_checkpoints, request)
 
-        return self._guarded(question)
+    def _list_checkpoints(self, request: pb.ListCheckpointsRequest) -> pb.ListCheckpointsResponse:
+        size = request.page_size or PAGE
+        check_int(size, "page_size", least=1, most=PAGE_MOST)
+        attempts = self._hub.machine.state.job(request.job_id).attempts
+        below = _page_token(request.page_token)
+        numbers = sorted((number for number in attempts if below is None or number < below), reverse=True)
+        page, rest = numbers[:size], numbers[size:]
+        return pb.ListCheckpointsResponse(
+            checkpoints=[translate.checkpoint(attempts[number]) for number in page],
+            next_page_token=str(page[-1]) if rest else "",
+        )
 
     async def watch_events(self, request: pb.WatchEventsRequest, call: Call) -> AsyncIterator[pb.WatchEventsResponse]:
         async for response in watch_events(self._hub, request, call, self._still_welcome):

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from strata.coordinator.events import EventView, event_of, printable
+from strata.coordinator.events import EventView, event_of
 from strata.coordinator.hub import Hub
 from strata.coordinator.paging import Key
 from strata.coordinator.stats import BarrierStats, JournalStats, PastBarrier, RequestStats, Save
@@ -19,6 +19,7 @@ from strata.core.explanations import explain
 from strata.core.lineages import head
 from strata.core.state import Attempt, Dataset, Job, Member
 from strata.core.volatile import OpenRound, Vitals
+from strata.texts import printable
 
 T = TypeVar("T")
 
@@ -182,13 +183,20 @@ class Views:
     """Reads the hub. What it gives may rest on what is not durable yet: see `Hub.settled`."""
 
     def __init__(
-        self, hub: Hub, requests: RequestStats, barriers: BarrierStats, journal: JournalStats, version: str
+        self,
+        hub: Hub,
+        requests: RequestStats,
+        barriers: BarrierStats,
+        journal: JournalStats,
+        *,
+        version: str,
+        connections: Callable[[], int] = lambda: 0,
     ) -> None:
         self.hub = hub
         self.requests, self.barrier_stats, self.journal_stats = requests, barriers, journal
         self._version = version
         self._began = hub.clock()
-        self.connections = 0
+        self.connections = connections
         self._pulses: dict[str | None, tuple[float, PulseView]] = {}
 
     def dashboard(self, job: str | None, limit: int) -> DashboardView:
@@ -227,7 +235,7 @@ class Views:
             state.index,
             round(self.hub.clock() - self._began, 3),
             len(state.jobs),
-            self.connections,
+            self.connections(),
             self.hub.journal.size_bytes(),
         )
 

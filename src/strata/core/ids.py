@@ -4,7 +4,8 @@ import re
 
 from strata.errors import InvalidInput
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_ID = re.compile(ID_PATTERN)
 
 MAX_COUNT = 2**63 - 1
 """Sample counts, steps and epochs stay within a signed 64-bit integer, so that numpy and protobuf hold them."""

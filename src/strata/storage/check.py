@@ -15,8 +15,8 @@ from strata.storage.check_local import Broken, Remark
 from strata.storage.check_steps import PIECE_BYTES, PIECES, RACERS, Trial
 from strata.storage.keys import join
 from strata.storage.local import LocalStorage
-from strata.storage.sizes import readable_bytes
 from strata.storage.traces import leaving_no_trace
+from strata.texts import readable_bytes
 
 OPTIONS = StorageOptions(part_bytes=8 * MIB, connect_seconds=5, retries=3, retry_seconds=15)
 """Somebody is waiting, so it gives up early; and its large object is one of several parts."""

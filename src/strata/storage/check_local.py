@@ -13,7 +13,7 @@ from strata.storage import filelock
 from strata.storage.backend import MIB
 from strata.storage.direct import DIRECT_FROM_BYTES, FileSink, sync
 from strata.storage.mounts import caution_about, mount_of, read_mountinfo
-from strata.storage.sizes import readable_bytes
+from strata.texts import readable_bytes
 
 LITTLE_ROOM_BYTES = 1024 * MIB
 

@@ -9,7 +9,7 @@ from strata.errors import ObjectChanged, ObjectCorrupt, ObjectExists
 from strata.storage.backend import MIB, StorageBackend
 from strata.storage.check_local import Broken, Remark
 from strata.storage.keys import join
-from strata.storage.sizes import readable_bytes
+from strata.texts import readable_bytes
 
 SMALL = bytes(range(256)) * 16
 PIECE_BYTES = 4 * MIB

@@ -1,6 +1,6 @@
 import pytest
 
-from strata.storage.sizes import counted, readable_bytes
+from strata.texts import counted, readable_bytes
 
 
 @pytest.mark.parametrize(

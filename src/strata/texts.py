@@ -1,4 +1,4 @@
-"""Sizes in words that people read at a glance."""
+"""Words and sizes as people read them at a glance."""
 
 
 def readable_bytes(size: float) -> str:
@@ -15,3 +15,8 @@ def readable_bytes(size: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 object`, `2,000 objects`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def printable(text: str) -> str:
+    """What others wrote, without anything that would move a cursor or begin a line."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
