@@ -37,7 +37,7 @@ class RawConnection:
 
     def ended(self) -> tuple[int, int]:
         """Waits for more, and tells how many streams ended with it and how many bytes of messages it brought."""
-        heard = self._rest + self.socket.recv(1 << 18)
+        heard = self._rest + self.socket.recv(1 << 14)
         at, streams, size = 0, 0, 0
         while len(heard) - at >= 9:
             word, flags, number = frames.head.unpack_from(heard, at)

@@ -180,7 +180,7 @@ class Play:
         _hold(0 <= connection.inbox.large <= limits.large_bytes + limits.message_bytes, "room is miscounted")
         _hold(len(connection._rest) <= 16_384 + 9, "an endless frame")
         waiting = sum(stream.unsent for stream in connection.streams.values())
-        _hold(connection._outbox.unsent == waiting, "what waits is miscounted")
+        _hold(connection.outbox.unsent == waiting, "what waits is miscounted")
         if not connection.closing:
             _hold(all(stream.open for stream in connection.streams.values()), "a closed stream is kept")
 
@@ -189,7 +189,7 @@ class Play:
             await asyncio.sleep(0)
         connection = self._served.protocol.connection
         _hold(not connection.streams, "streams are left")
-        _hold(connection._outbox.unsent == 0, "bytes are left")
+        _hold(connection.outbox.unsent == 0, "bytes are left")
         _hold(connection.inbox.large == 0, "room is left taken")
         _hold(not connection.inbox.wanting, "somebody still waits for room")
         _hold(asyncio.all_tasks() == {asyncio.current_task()}, "tasks are left")

@@ -213,8 +213,9 @@ class Hub:
     def _carry_out(self, verdict: Verdict, decided: float) -> None:
         outcome = self._tell_verdict(verdict)
         failed = isinstance(outcome, Exception)
+        job, take = verdict.job, self._waits.pop
         for worker, arrival in verdict.arrivals.items():
-            for later in self._waits.pop((verdict.job, worker, arrival), ()):
+            for later in take((job, worker, arrival), ()):
                 (later.fail if failed else later.answer)(outcome)
         for watcher in self.verdict_watchers:
             watcher(verdict, self.clock() - decided)

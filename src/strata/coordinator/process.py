@@ -38,6 +38,8 @@ TOKEN_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
 CALLS_PER_SECOND = 20_000
 """On one connection: far more than the workers of a node have to say."""
+GARBAGE_AFTER = 20_000
+"""Objects more than before, and cycles are looked for: calls that wait are many, and are no cycles."""
 SWITCH_SECONDS = 0.0005
 """How long one thread may keep the interpreter from another: the journal's must not wait for a busy loop."""
 
@@ -226,6 +228,7 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
         started = await coordinator.start()
         gc.collect()
         gc.freeze()  # what is there by now stays, so there is no use in looking at it again and again
+        gc.set_threshold(GARBAGE_AFTER, 10, 10)
         announce(started)
         await coordinator.run()
 

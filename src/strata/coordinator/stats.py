@@ -78,11 +78,9 @@ class RequestStats(Interceptor):
 
     def __init__(self) -> None:
         self.methods: dict[str, MethodStats] = {}
-        self.count = 0
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def ended(self, path: str, status: Status, seconds: float) -> None:
-        self.count += 1
         method = self.methods.get(path)
         if method is None:
             method = self.methods[path] = MethodStats()
@@ -91,16 +89,21 @@ class RequestStats(Interceptor):
         latency.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         latency.total += seconds
 
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return sum(sum(method.codes) for method in self.methods.values())
+
     def per_second(self) -> float:
         """Over the last ten seconds, or since whoever asked last if that is longer ago."""
-        now = time.monotonic()
+        now, count = time.monotonic(), self.count
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= now - RATE_SECONDS:
             marks.popleft()
         if now - marks[-1][0] >= 0.5:
-            marks.append((now, self.count))
-        since, count = marks[0]
-        return (self.count - count) / (now - since) if now > since else 0.0
+            marks.append((now, count))
+        since, before = marks[0]
+        return (count - before) / (now - since) if now > since else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,16 +80,18 @@ def join(job: Job, volatile: JobVolatile, event: BarrierArrived, now: float) -> 
 
     False, and nothing done, for any that must be decided: the first and the last, retries, refusals, time limits.
     """
-    waiting, member = volatile.rounds.get(event.barrier), job.world.members.get(event.worker)
-    if waiting is None or member is None or len(volatile.rounds) != 1:
+    worker, rounds = event.worker, volatile.rounds
+    waiting, member = rounds.get(event.barrier), job.world.members.get(worker)
+    if waiting is None or member is None or len(rounds) != 1:
         return False
-    worker, number, settled = event.worker, event.arrival, event.settled
+    number, settled = event.arrival, event.settled
     before = volatile.settled.get(worker, 0)
+    arrivals, verdicts = waiting.arrivals, member.verdicts
     if (
         member.incarnation != event.incarnation
-        or member.gone
-        or worker in waiting.arrivals
-        or len(waiting.arrivals) + 1 >= waiting.expected
+        or member.status != "live"
+        or worker in arrivals
+        or len(arrivals) + 1 >= waiting.expected
         or event.expected != waiting.said
         or event.timeout_seconds is not None
         or event.generation is not None
@@ -97,13 +99,13 @@ def join(job: Job, volatile: JobVolatile, event: BarrierArrived, now: float) -> 
         or not 0 <= settled < number
         or number <= before
         or number <= member.settled
-        or number in member.verdicts
-        or len(member.verdicts) >= MAX_UNHEARD
+        or number in verdicts
+        or len(verdicts) >= MAX_UNHEARD
         or not (waiting.ranks is None or member.rank in waiting.ranks)
     ):
         return False
-    volatile.settled[worker] = max(settled, before)
-    waiting.arrivals[worker] = Arrival(member.incarnation, member.rank, number, settled, now)
+    volatile.settled[worker] = settled if settled > before else before
+    arrivals[worker] = Arrival(member.incarnation, member.rank, number, settled, now)
     return True
 
 
@@ -266,10 +268,8 @@ def _break(turn: Turn, job: Job, waiting: OpenRound, reason: str, missing: Seque
 
 def _close(turn: Turn, job: Job, waiting: OpenRound) -> dict[str, tuple[int, int]]:
     del turn.volatile.job(job.job).rounds[waiting.barrier]
-    return {
-        worker: (waiting.arrivals[worker].number, waiting.arrivals[worker].settled)
-        for worker in sorted(waiting.arrivals)
-    }
+    arrivals = waiting.arrivals
+    return {worker: ((there := arrivals[worker]).number, there.settled) for worker in sorted(arrivals)}
 
 
 def missing_from(job: Job, waiting: OpenRound) -> list[str]:
@@ -391,10 +391,11 @@ def apply_verdict(state: State, record: BarrierReleased | BarrierBroken) -> None
     job = state.jobs[record.job]
     released = isinstance(record, BarrierReleased)
     missing = [] if isinstance(record, BarrierReleased) else list(record.missing)
+    members, number = job.world.members, record.round
     for worker, (arrival, settled) in record.arrivals.items():
-        member = job.world.members[worker]
+        member = members[worker]
         job.settle(member, settled)
-        member.verdicts[arrival] = record.round
+        member.verdicts[arrival] = number
     if record.arrivals:
         job.rounds[record.round] = Round(record.barrier, released, record.reason, missing, len(record.arrivals))
     job.next_round = record.round + 1

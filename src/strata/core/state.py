@@ -305,11 +305,14 @@ class Job(msgspec.Struct):
     def settle(self, member: Member, through: int) -> None:
         """The member has heard the verdicts on its arrivals up to this number."""
         member.settled = max(member.settled, through)
-        for arrival in [number for number in member.verdicts if number <= through]:
-            number = member.verdicts.pop(arrival)
-            self.rounds[number].unheard -= 1
-            if not self.rounds[number].unheard:
-                del self.rounds[number]
+        verdicts = member.verdicts
+        for arrival in list(verdicts):
+            if arrival <= through:
+                number = verdicts.pop(arrival)
+                heard = self.rounds[number]
+                heard.unheard -= 1
+                if not heard.unheard:
+                    del self.rounds[number]
 
     def set_status(self, attempt: Attempt, status: str) -> None:
         """Move an attempt on; `unsettled` lists those that wait for somebody to do something about them."""

@@ -6,6 +6,8 @@ Instants are on the coordinator's monotonic clock.
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from strata.core.ownership import Ownerships
 
 
@@ -23,8 +25,7 @@ class Vitals:
     resources: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A worker that waits at a barrier."""
 
     incarnation: int

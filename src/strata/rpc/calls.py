@@ -39,9 +39,9 @@ class WireCall(Call):
         self.method: Method = head.method
         self._protocol = protocol
         self._stream = stream
-        self._began = now = time.monotonic()
+        self._began = began = stream.began
         if head.timeout_seconds is not None:
-            self.deadline = now + head.timeout_seconds
+            self.deadline = began + head.timeout_seconds
 
     @property
     def peer(self) -> str:
@@ -71,7 +71,8 @@ class WireCall(Call):
                 self._answer(response)
             elif type(response) is Later:
                 self._later = response
-                self._watch()
+                if self.deadline is not None:
+                    self._watch()
                 response.then(self._settled)
             else:
                 self._wait_for(response)
@@ -239,7 +240,7 @@ class WireCall(Call):
             self._protocol.flush_soon()
 
     def _only_request(self) -> Any:
-        message = self._protocol.connection.message(self._stream)
+        message = self._protocol.connection.inbox.message(self._stream)
         if message is None or self._stream.buffer:
             raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
         return self.method.read(message)
@@ -248,7 +249,7 @@ class WireCall(Call):
         """The next request as it came; None after the last."""
         connection, stream = self._protocol.connection, self._stream
         while True:
-            message = connection.message(stream)
+            message = connection.inbox.message(stream)
             if message is not None:
                 self._protocol.flush_soon()  # the peer may have been given room
                 await self._breathe(len(message))

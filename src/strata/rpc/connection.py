@@ -4,8 +4,8 @@ The law: no input raises. What a peer gets wrong ends its stream (RST_STREAM) or
 says; what it overdoes ends its connection with ENHANCE_YOUR_CALM. Everything kept for a peer is bounded by `Limits`.
 
     receive(data, now), tick(now), resume()      what happens to it
-    take_events(), take(), closing               what comes of it
-    message, send, finish, reset, drain, ...     what the server does with a stream
+    take_events(), outbox.take(), closing        what comes of it
+    inbox.message, send, finish, reset, ...      what the server does with a stream
 """
 
 import struct
@@ -60,6 +60,40 @@ _DATA_START = struct.Struct(">IBIBI")
 class Connection:
     """The server's end. `closing` says that once the bytes are out, the transport is to be closed."""
 
+    __slots__ = (
+        "__weakref__",
+        "_accepted",
+        "_acknowledged",
+        "_began",
+        "_block",
+        "_block_began",
+        "_closed_at",
+        "_drain_began",
+        "_early",
+        "_floods",
+        "_greeted",
+        "_heard",
+        "_idle_since",
+        "_known_head",
+        "_last",
+        "_now",
+        "_paused_since",
+        "_peer_window",
+        "_pinged",
+        "_reader",
+        "_rest",
+        "_settled",
+        "_skipped",
+        "closing",
+        "drained",
+        "draining",
+        "events",
+        "inbox",
+        "limits",
+        "outbox",
+        "streams",
+    )
+
     def __init__(self, limits: Limits, admit: Admit, now: float) -> None:
         self.limits = limits
         self.streams: dict[int, Stream] = {}
@@ -67,9 +101,10 @@ class Connection:
         self.draining = False
         self.drained = False
         self._reader = HeaderReader(limits.header_list_bytes, admit)
-        self._outbox = Outbox(self._all_sent)
-        self.inbox = Inbox(limits, self._outbox.put)
-        self._events: list[Event] = []
+        self._known_head = self._reader.known
+        self.outbox = Outbox(self._all_sent)
+        self.inbox = Inbox(limits, self.outbox.put)
+        self.events: list[Event] = []
         self._rest = b""
         self._began = self._now = self._heard = self._idle_since = now
         self._closed_at = self._drain_began = now
@@ -86,7 +121,7 @@ class Connection:
         self._pinged: float | None = None
         self._paused_since = 0.0
         self._floods = Floods(limits)
-        self._outbox.put(
+        self.outbox.put(
             frames.settings(
                 {
                     Setting.MAX_CONCURRENT_STREAMS: limits.streams,
@@ -96,7 +131,7 @@ class Connection:
             )
         )
         if limits.connection_window > FIRST_WINDOW:
-            self._outbox.put(frames.window_update(0, limits.connection_window - FIRST_WINDOW))
+            self.outbox.put(frames.window_update(0, limits.connection_window - FIRST_WINDOW))
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 
@@ -104,7 +139,7 @@ class Connection:
         """Any bytes, cut anywhere."""
         if self.closing:
             return
-        self._now = self._heard = self._outbox.now = now
+        self._now = self._heard = self.outbox.now = now
         self._pinged = None
         buffer = self._rest + data if self._rest else data
         try:
@@ -117,31 +152,14 @@ class Connection:
             self._rest = buffer[position:]
 
     def take_events(self) -> list[Event]:
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
-
-    @property
-    def has_events(self) -> bool:
-        return bool(self._events)
-
-    @property
-    def has_output(self) -> bool:
-        """Frames that the network has not taken yet."""
-        return self._outbox.size > 0
 
     @property
     def wants_flush(self) -> bool:
         """Whether there is anything to write, to finish or to tell: for a call that waits there is not."""
-        outbox = self._outbox
-        return outbox.size > 0 or self.closing or bool(outbox.waiting) or bool(self._events)
-
-    @property
-    def has_more(self) -> bool:
-        """Chunks that may go behind what was just taken."""
-        return bool(self._outbox.waiting)
-
-    def take(self) -> bytes:
-        return self._outbox.take()
+        outbox = self.outbox
+        return outbox.size > 0 or self.closing or bool(outbox.waiting) or bool(self.events)
 
     def _greet(self, buffer: bytes) -> int:
         if buffer.startswith(PREFACE):
@@ -151,8 +169,8 @@ class Connection:
             return 0
         if (answer := answer_to_http1(buffer)) is None:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "the connection does not begin as HTTP/2 does")
-        self._outbox = Outbox(self._all_sent)
-        self._outbox.put(answer)
+        self.outbox.clear()
+        self.outbox.put(answer)
         self._shut()
         return len(buffer)
 
@@ -198,7 +216,7 @@ class Connection:
 
         Most calls come so, and this is all that is done for them. For any other it answers 0 and has done nothing.
         """
-        head = self._reader.known(block)
+        head = self._known_head(block)
         if head is None or len(buffer) - at < _DATA_START.size or self._block is not None:
             return 0
         word, flags, data_number, flag, length = _DATA_START.unpack_from(buffer, at)
@@ -217,7 +235,7 @@ class Connection:
         stream.began = self._now
         stream.whole = buffer[at + 9 + PREFIX_BYTES : end]
         stream.ended = True
-        self._events.append(Called(stream))
+        self.events.append(Called(stream))
         self.inbox.count(size)
         return end
 
@@ -274,7 +292,7 @@ class Connection:
         stream = Stream(number, head, self.limits.stream_window, self._peer_window)
         stream.began = self._now
         self.streams[number] = stream
-        self._events.append(Called(stream))
+        self.events.append(Called(stream))
         if flags & END_STREAM:
             self._end(stream)
 
@@ -351,7 +369,7 @@ class Connection:
     def _tell(self, stream: Stream) -> None:
         if not stream.told and not stream.finished:
             stream.told = True
-            self._events.append(Readable(stream))
+            self.events.append(Readable(stream))
 
     # -- the other frames --------------------------------------------------------------------------------------------
 
@@ -395,7 +413,7 @@ class Connection:
             self._check_setting(name, value)
         if Setting.INITIAL_WINDOW_SIZE in said:
             self._widen_all(said[Setting.INITIAL_WINDOW_SIZE])
-        self._outbox.put(frames.settings_ack())
+        self.outbox.put(frames.settings_ack())
 
     def _check_setting(self, name: int, value: int) -> None:
         if name == Setting.ENABLE_PUSH and value > 1:
@@ -411,7 +429,7 @@ class Connection:
             stream.send_window += wider
             if stream.send_window > MOST_WINDOW:
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "a window grew beyond its range")
-            self._outbox.ready(stream)
+            self.outbox.ready(stream)
 
     def _push_promise(self, flags: int, number: int, payload: bytes) -> None:
         raise Violation(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
@@ -428,7 +446,7 @@ class Connection:
                 self._floods.empty(self._now)
             return
         self._floods.ping(self._now)
-        self._outbox.put(frames.ping(payload, ack=True))
+        self.outbox.put(frames.ping(payload, ack=True))
 
     def _goaway(self, flags: int, number: int, payload: bytes) -> None:
         if number:
@@ -446,7 +464,7 @@ class Connection:
         if not number:
             if not increment:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE by nothing")
-            if not self._outbox.widen(increment):
+            if not self.outbox.widen(increment):
                 raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window grew beyond its range")
             return
         self._check_opened(number, "WINDOW_UPDATE")
@@ -458,7 +476,7 @@ class Connection:
         stream.send_window += increment
         if stream.send_window > MOST_WINDOW:
             raise StreamViolation(number, ErrorCode.FLOW_CONTROL_ERROR)
-        self._outbox.ready(stream)
+        self.outbox.ready(stream)
 
     def _check_opened(self, number: int, kind: str) -> None:
         if not number & 1 or number > self._last:
@@ -466,17 +484,13 @@ class Connection:
 
     # -- what the server does ----------------------------------------------------------------------------------------
 
-    def message(self, stream: Stream) -> bytes | None:
-        """The next one, or None if it is not all there. Raises RpcError for one that is wrong."""
-        return self.inbox.message(stream)
-
     def at_end(self, stream: Stream) -> bool:
         """Whether no further message can come."""
         return stream.ended and stream.whole is None and len(stream.buffer) <= stream.start
 
     def answer(self, stream: Stream, message: bytes) -> None:
         """All of a usual answer at once: head, one message, trailers that say OK."""
-        size, outbox = len(message) + PREFIX_BYTES, self._outbox
+        size, outbox = len(message) + PREFIX_BYTES, self.outbox
         fits = size <= stream.send_window and size <= outbox.window and size <= FRAME_BYTES
         if not (fits and stream.ended and stream.open):
             self.send_head(stream, OK_HEAD)
@@ -496,18 +510,18 @@ class Connection:
     def send_head(self, stream: Stream, block: bytes) -> None:
         if stream.open and not stream.headed:
             stream.headed = True
-            self._outbox.put(frames.headers(stream.id, block, end=False))
+            self.outbox.put(frames.headers(stream.id, block, end=False))
 
     def send(self, stream: Stream, packed: bytes) -> bool:
         """A message with its prefix, behind the head. False if it waits for the peer: `Writable` tells when it went."""
         if stream.open:
             self._floods.answered = True
-            self._outbox.send(stream, packed)
+            self.outbox.send(stream, packed)
         return not stream.unsent
 
     def room_for(self, size: int) -> bool:
         """Whether as much more may wait for the peer's windows."""
-        return self._outbox.unsent + size <= self.limits.unsent_bytes
+        return self.outbox.unsent + size <= self.limits.unsent_bytes
 
     def finish(self, stream: Stream, block: bytes) -> None:
         """The trailers, behind all that was sent; they are the whole answer if nothing was."""
@@ -522,7 +536,7 @@ class Connection:
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         if stream.open:
-            self._outbox.put(frames.rst_stream(stream.id, code))
+            self.outbox.put(frames.rst_stream(stream.id, code))
             if not stream.ended:
                 self._ended_early(stream.id, stream.receive_window)
             self._remove(stream)
@@ -531,17 +545,17 @@ class Connection:
         if stream.closing is not None:
             self._close(stream)
         elif stream.open:
-            self._events.append(Writable(stream))
+            self.events.append(Writable(stream))
 
     def _close(self, stream: Stream) -> None:
         assert stream.closing is not None
-        self._outbox.put(frames.headers(stream.id, stream.closing, end=True))
+        self.outbox.put(frames.headers(stream.id, stream.closing, end=True))
         self._gone(stream)
 
     def _gone(self, stream: Stream) -> None:
         """Everything is said. A peer that still sends is told that nobody listens."""
         if not stream.ended:
-            self._outbox.put(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
+            self.outbox.put(frames.rst_stream(stream.id, ErrorCode.NO_ERROR))
             self._ended_early(stream.id, stream.receive_window)
         self._remove(stream)
 
@@ -549,7 +563,7 @@ class Connection:
         stream.open = False
         del self.streams[stream.id]
         if stream.unsent:
-            self._outbox.drop(stream)
+            self.outbox.drop(stream)
         if stream.granted or self.inbox.wanting:
             self.inbox.forget(stream)
         if not self.streams:
@@ -559,12 +573,12 @@ class Connection:
 
     def _cancel(self, stream: Stream, code: int | None) -> None:
         self._remove(stream)
-        self._events.append(Cancelled(stream, code))
+        self.events.append(Cancelled(stream, code))
 
     def _break(self, number: int, code: ErrorCode) -> None:
         """One stream's peer broke a rule."""
         stream = self.streams.get(number)
-        self._outbox.put(frames.rst_stream(number, code))
+        self.outbox.put(frames.rst_stream(number, code))
         self._ended_early(number, self.limits.stream_window if stream is None else max(0, stream.receive_window))
         if stream is not None:
             self._cancel(stream, code)
@@ -575,20 +589,20 @@ class Connection:
 
     @property
     def paused(self) -> bool:
-        return self._outbox.paused
+        return self.outbox.paused
 
     @property
     def crowded(self) -> bool:
         """Enough to be handed to the network before more is added."""
-        return self._outbox.size >= BATCH_BYTES
+        return self.outbox.size >= BATCH_BYTES
 
     def pause(self, now: float) -> None:
         """The network takes no more for now."""
-        self._outbox.paused = True
+        self.outbox.paused = True
         self._paused_since = now
 
     def resume(self) -> None:
-        self._outbox.paused = False
+        self.outbox.paused = False
 
     def forget_heads(self) -> None:
         """Tokens changed: look at each caller anew."""
@@ -599,15 +613,15 @@ class Connection:
         if not self.draining and not self.closing:
             self.draining = True
             self._drain_began = self._now
-            self._outbox.put(frames.goaway(MOST_WINDOW, ErrorCode.NO_ERROR, "the server is going away"))
-            self._outbox.put(frames.ping(DRAIN_PING))
+            self.outbox.put(frames.goaway(MOST_WINDOW, ErrorCode.NO_ERROR, "the server is going away"))
+            self.outbox.put(frames.ping(DRAIN_PING))
             if not self._settled:
                 self._last_word()
 
     def _last_word(self) -> None:
         if not self.drained:
             self.drained = True
-            self._outbox.put(frames.goaway(self._last, ErrorCode.NO_ERROR, "the server is going away"))
+            self.outbox.put(frames.goaway(self._last, ErrorCode.NO_ERROR, "the server is going away"))
             self._close_if_done()
 
     def _close_if_done(self) -> None:
@@ -625,18 +639,18 @@ class Connection:
             self._cancel(stream, None)
 
     def _fail(self, code: ErrorCode, why: str) -> None:
-        self._outbox.put(frames.goaway(self._accepted, code, why))
+        self.outbox.put(frames.goaway(self._accepted, code, why))
         self._rest, self._block = b"", None
         self.lost()
 
     def tick(self, now: float) -> bool:
         """Look at the clock. False if the peer is beyond talking to: cut it off."""
-        self._now = self._outbox.now = now
+        self._now = self.outbox.now = now
         limits = self.limits
-        if self._outbox.unsent:
+        if self.outbox.unsent:
             self._give_up_unread(now)
         if self.paused:
-            return now - self._paused_since <= limits.stalled_seconds and self._outbox.size <= limits.queued_bytes
+            return now - self._paused_since <= limits.stalled_seconds and self.outbox.size <= limits.queued_bytes
         if self.closing:
             return now - self._closed_at <= limits.stalled_seconds
         if not self._settled and now - self._began > limits.preface_seconds:
@@ -651,7 +665,7 @@ class Connection:
             return now - self._pinged <= limits.keepalive_timeout_seconds
         elif now - self._heard > limits.keepalive_seconds:
             self._pinged = now
-            self._outbox.put(frames.ping(ALIVE_PING))
+            self.outbox.put(frames.ping(ALIVE_PING))
         elif limits.idle_seconds is not None and not self.streams and now - self._idle_since > limits.idle_seconds:
             self.drain()
         return True

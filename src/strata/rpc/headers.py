@@ -24,23 +24,21 @@ Admit: TypeAlias = Callable[[Head], None]
 class HeaderReader:
     """The receiving half of a connection's header compression."""
 
-    __slots__ = ("_admit", "_cache", "_decompressor", "_list_bytes", "_seen")
+    __slots__ = ("_admit", "_cache", "_decompressor", "_list_bytes", "_seen", "known")
 
     def __init__(self, list_bytes: int, admit: Admit) -> None:
         self._admit = admit
         self._list_bytes = list_bytes
         self._decompressor = Decompressor(list_bytes * HARD_LIMIT)
         self._cache: dict[bytes, Head] = {}
+        self.known: Callable[[bytes], Head | None] = self._cache.get
+        """The head of a block that has been seen often enough."""
         self._seen: set[bytes] = set()
 
     def head(self, block: bytes) -> Head:
         """Of a new call. Raises `BadBlock`, `TooLong`, and `Malformed` for this call alone."""
         cached = self._cache.get(block)
         return cached if cached is not None else self._read(block)
-
-    def known(self, block: bytes) -> Head | None:
-        """If it has been seen often enough."""
-        return self._cache.get(block)
 
     def trailers(self, block: bytes) -> None:
         check_trailers(self._decoded(block))

@@ -20,11 +20,15 @@ class Later:
         self._tell: Tell | None = None
         self.given_up = False
 
-    def answer(self, response: Any) -> None:
-        self._settle(response, None)
+    def answer(self, response: Any, error: BaseException | None = None) -> None:
+        if self._outcome is None:
+            self._outcome = (response, error)
+            tell, self._tell = self._tell, None
+            if tell is not None:
+                tell(response, error)
 
     def fail(self, error: BaseException) -> None:
-        self._settle(None, error)
+        self.answer(None, error)
 
     def then(self, tell: Tell) -> None:
         """Whoever wants to know: there is one."""
@@ -32,13 +36,6 @@ class Later:
             self._tell = tell
         else:
             tell(*self._outcome)
-
-    def _settle(self, response: Any, error: BaseException | None) -> None:
-        if self._outcome is None:
-            self._outcome = (response, error)
-            tell, self._tell = self._tell, None
-            if tell is not None:
-                tell(response, error)
 
     def __await__(self) -> Generator[Any, None, Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -29,6 +29,11 @@ class Outbox:
         self._frames.append(frame)
         self.size += len(frame)
 
+    def clear(self) -> None:
+        """Unsay what was put and not taken."""
+        self._frames.clear()
+        self.size = 0
+
     def take(self) -> bytes:
         """What can go now; nothing while the network takes nothing."""
         if self.waiting:

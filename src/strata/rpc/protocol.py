@@ -14,7 +14,7 @@ from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
 from strata.rpc.limits import Limits, Rate
 from strata.rpc.messages import PREFIX_BYTES
-from strata.rpc.service import Admission, Kind, tell_all
+from strata.rpc.service import Admission, tell_all
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 
@@ -115,18 +115,18 @@ class ServerProtocol(asyncio.Protocol):
             if not self._working:
                 self._work()
             return
-        for number, event in enumerate(events, 1):
+        for event in events:
             if type(event) is not Called:
                 self._other(event)
                 continue
             self._call(event.stream)
-            if connection.inbox.inflated > INFLATED_AT_ONCE and number < len(events):
-                self._events.extend(events[number:])
+            if connection.inbox.inflated > INFLATED_AT_ONCE and event is not events[-1]:
+                self._events.extend(events[events.index(event) + 1 :])
                 self._later()
                 break
         if connection.wants_flush:
             self.flush_soon()
-        if self._reading is connection.paused:
+        if self._reading is connection.outbox.paused:
             self._read_or_not()
 
     def eof_received(self) -> bool:
@@ -191,12 +191,12 @@ class ServerProtocol(asyncio.Protocol):
         if stream.head.refusal is not None:
             self._refuse(stream, stream.head.refusal)
             return
-        if self._rate is not None and self._rate.exceeded(time.monotonic()):
+        if self._rate is not None and self._rate.exceeded(stream.began):
             most = self.connection.limits.calls_per_second
             self._refuse(stream, RpcError(Status.RESOURCE_EXHAUSTED, f"at most {most:,} calls a second are taken here"))
             return
         call = stream.call = WireCall(self, stream)
-        if call.method.kind is Kind.UNARY and stream.ended:
+        if call.method.is_unary and stream.ended:
             call.answer_at_once()
         elif call.method.kind.many_requests:
             call.start_stream()
@@ -217,7 +217,7 @@ class ServerProtocol(asyncio.Protocol):
             stream.told = False
 
     def _whole(self, call: WireCall) -> None:
-        if call.method.kind is Kind.UNARY:
+        if call.method.is_unary:
             call.answer_at_once()
         else:
             call.start_stream()
@@ -258,14 +258,15 @@ class ServerProtocol(asyncio.Protocol):
         transport, connection = self._transport, self.connection
         if transport is None or self._leaving:
             return
-        while out := connection.take():
+        outbox = connection.outbox
+        while out := outbox.take():
             transport.write(out)
-            if not connection.has_more:
+            if not outbox.waiting:
                 break
-        if connection.closing and not connection.has_output:
+        if connection.closing and not outbox.size:
             self._leaving = True
             self._leave(transport)
-        if connection.has_events:
+        if connection.events:
             self._events.extend(connection.take_events())
             if not self._working:
                 self._later()

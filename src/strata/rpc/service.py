@@ -11,7 +11,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -53,6 +53,8 @@ class Method:
     kind: Kind = Kind.UNARY
     decode: Callable[[bytes], Any] = _as_it_is
     encode: Callable[[Any], bytes] = _as_it_is
+    is_unary: bool = field(init=False)
+    """Looked at in every call, and an Enum is slow to ask."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"/[A-Za-z0-9_.]+/[A-Za-z0-9_]+", self.path):
@@ -69,6 +71,7 @@ class Method:
             raise InvalidInput(f"the handler of {self.path} must be an async generator: async def ... yield")
         if self.kind is Kind.CLIENT_STREAM and not inspect.iscoroutinefunction(inspect.unwrap(self.handler)):
             raise InvalidInput(f"the handler of {self.path} must be async def: it has to wait for requests")
+        object.__setattr__(self, "is_unary", self.kind is Kind.UNARY)
 
     def read(self, message: bytes) -> Any:
         try:

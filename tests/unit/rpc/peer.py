@@ -87,7 +87,7 @@ class Peer:
 
     def hear(self) -> None:
         self.events += self.connection.take_events()
-        while out := self.connection.take():
+        while out := self.connection.outbox.take():
             self.raw += out
             self._rest += out
         while len(self._rest) >= 9:
@@ -158,7 +158,7 @@ class Echo(Peer):
     def _answer(self, stream: Stream) -> None:
         connection = self.connection
         stream.call = stream.call or []
-        while (found := connection.message(stream)) is not None:
+        while (found := connection.inbox.message(stream)) is not None:
             stream.call.append(found)
         if connection.at_end(stream):
             if len(stream.call) == 1:

@@ -71,7 +71,7 @@ def test_every_call_ends_once_and_nothing_is_left_when_the_peer_goes(raw: bytes)
     assert not any(stream.open for stream in began)
     assert not peer.connection.streams
     assert peer.connection.inbox.large == 0
-    assert peer.connection._outbox.unsent == 0
+    assert peer.connection.outbox.unsent == 0
 
 
 @given(st.binary(max_size=300))
@@ -97,7 +97,7 @@ class Client:
         self.talk()
 
     def talk(self) -> None:
-        while (said := self.h2.data_to_send()) or (heard := self.connection.take()):
+        while (said := self.h2.data_to_send()) or (heard := self.connection.outbox.take()):
             if said:
                 self.connection.receive(said, 0.0)
                 continue
@@ -147,7 +147,7 @@ def test_what_is_sent_arrives_whatever_the_windows(
     assert {number: body for number, body in client.bodies.items() if body} == {n: b for n, b in expected.items() if b}
     assert all(trailers == {"grpc-status": "0"} for trailers in client.ended.values())
     assert not connection.streams
-    assert connection._outbox.unsent == 0
+    assert connection.outbox.unsent == 0
 
 
 def test_streams_share_the_connections_window_fairly() -> None:
@@ -168,7 +168,7 @@ def test_messages_of_a_stream_are_taken_one_by_one() -> None:
     peer = Peer()
     peer.say(headers(1) + data(1, message(b"a") + message(b"bb") + message(b"ccc")[:6]))
     stream = peer.stream(1)
-    take = peer.connection.message
+    take = peer.connection.inbox.message
     assert [take(stream), take(stream), take(stream)] == [b"a", b"bb", None]
     peer.say(data(1, message(b"ccc")[6:] + message(b""), end=True))
     assert [take(stream), take(stream), take(stream)] == [b"ccc", b"", None]
@@ -180,7 +180,7 @@ def test_readers_are_told_once_until_they_have_looked() -> None:
     peer.say(headers(1) + data(1, message(b"a")))
     assert [type(event).__name__ for event in peer.events] == ["Called"]
     stream = peer.stream(1)
-    while peer.connection.message(stream) is not None:
+    while peer.connection.inbox.message(stream) is not None:
         pass
     peer.say(data(1, message(b"b")) + data(1, message(b"c")))
     assert [type(event).__name__ for event in peer.events] == ["Called", "Readable"]
@@ -226,9 +226,9 @@ def test_a_reset_drops_what_was_to_be_sent() -> None:
     peer.say(call(1))
     peer.connection.answer(peer.stream(1), bytes(1 << 20))
     peer.hear()
-    assert peer.connection._outbox.unsent > 0
+    assert peer.connection.outbox.unsent > 0
     peer.say(frames.rst_stream(1, ErrorCode.CANCEL))
-    assert peer.connection._outbox.unsent == 0
+    assert peer.connection.outbox.unsent == 0
     assert [type(event).__name__ for event in peer.events] == ["Called", "Cancelled"]
     assert len(peer.of(RST_STREAM)) == 0
     assert not any(frame.flags & END_STREAM for frame in peer.of(DATA, 1))

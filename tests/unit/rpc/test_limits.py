@@ -264,7 +264,7 @@ def test_a_peer_that_does_not_read_costs_no_more_than_its_answers_may_wait() -> 
     assert peer.resets() == {}
     peer.tick(2)  # nobody wants them
     assert len(peer.resets()) == 84
-    assert peer.connection._outbox.unsent == 0
+    assert peer.connection.outbox.unsent == 0
 
 
 def test_a_stream_that_is_not_read_stops_its_sender() -> None:
@@ -276,7 +276,7 @@ def test_a_stream_that_is_not_read_stops_its_sender() -> None:
         sent += 1000
     assert peer.of(WINDOW_UPDATE, 1) == []
     assert len(peer.stream(1).buffer) == sent
-    while peer.connection.message(peer.stream(1)) is not None:
+    while peer.connection.inbox.message(peer.stream(1)) is not None:
         pass
     peer.hear()
     assert sum(int.from_bytes(found.payload, "big") for found in peer.of(WINDOW_UPDATE, 1)) >= 128 << 10
@@ -291,7 +291,7 @@ def test_messages_longer_than_the_window_get_room_in_turn() -> None:
     assert [found.stream for found in peer.of(WINDOW_UPDATE) if found.stream] == [1]
     for number, following in ((1, 3), (3, 5), (5, None)):
         _send(peer, number, size)
-        assert peer.connection.message(peer.stream(number)) == bytes(size)
+        assert peer.connection.inbox.message(peer.stream(number)) == bytes(size)
         peer.hear()
         assert (following is None) or peer.of(WINDOW_UPDATE, following)
     assert peer.goaway is None
@@ -317,7 +317,7 @@ def test_a_message_that_is_too_long_is_refused_at_its_first_bytes() -> None:
     peer = Peer()
     peer.say(headers(1) + data(1, b"\0" + ((4 << 20) + 1).to_bytes(4, "big") + b"x"))
     with pytest.raises(RpcError, match="4,194,305 bytes") as raised:
-        peer.connection.message(peer.stream(1))
+        peer.connection.inbox.message(peer.stream(1))
     assert raised.value.status is Status.RESOURCE_EXHAUSTED
 
 
@@ -330,7 +330,7 @@ def test_a_zip_bomb_is_refused_before_it_goes_off() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RpcError, match="when decompressed"):
-            peer.connection.message(peer.stream(1))
+            peer.connection.inbox.message(peer.stream(1))
         assert tracemalloc.get_traced_memory()[1] < 24 << 20
     finally:
         tracemalloc.stop()
@@ -348,7 +348,7 @@ def test_many_small_messages_cost_what_they_weigh() -> None:
     finally:
         tracemalloc.stop()
     count = 0
-    while peer.connection.message(peer.stream(1)) is not None:
+    while peer.connection.inbox.message(peer.stream(1)) is not None:
         count += 1
     assert count == 16 * 3276
 
@@ -362,7 +362,7 @@ def test_nothing_is_kept_of_calls_that_are_over() -> None:
             connection.receive(call(number), 0.0)
             connection.answer(connection.streams[number], b"x")
             connection.take_events()
-            connection.take()
+            connection.outbox.take()
 
     calls(odd(500))
     tracemalloc.start()

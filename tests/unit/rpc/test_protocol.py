@@ -259,7 +259,7 @@ def test_a_stream_waits_for_a_peer_that_does_not_read(full: str) -> None:
             served.network.write = lambda _: served.protocol.pause_writing()  # type: ignore[method-assign]
         elif full == "the connection's window":
             served.say(frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1}))
-            served.protocol.connection._outbox.window = 65_535
+            served.protocol.connection.outbox.window = 65_535
         served.say(calls([1]))
         for _ in range(200):
             await asyncio.sleep(0)

@@ -106,7 +106,7 @@ def test_what_is_not_http2(hello: bytes) -> None:
 def test_http1_is_answered_in_its_own_words() -> None:
     peer = Peer(greets=False)
     peer.connection.receive(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", 0.0)
-    said = peer.connection.take()
+    said = peer.connection.outbox.take()
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert f"content-length: {len(body)}".encode() in head
