@@ -62,7 +62,8 @@ def _releases(found: Found, most: float | None) -> list[Row]:
 
 def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[float, list[float]]:
     """Rounds a second, one after the other; and seconds from the last arrival on, when the others have waited."""
-    meet = _store_meeting(server, count) if server.kind == "tcpstore" else _grpc_meeting(server, count)
+    kind_of_meeting = _store_meeting if server.kind == "tcpstore" else _grpc_meeting
+    meet = kind_of_meeting(server, count, 1 + rounds + releases)
     meet(False)
     began = time.perf_counter()
     for _ in range(rounds):
@@ -71,18 +72,21 @@ def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[floa
     return rate, [meet(True) for _ in range(releases)]
 
 
-def _grpc_meeting(server: Running, count: int) -> Callable[[bool], float]:
+def _grpc_meeting(server: Running, count: int, rounds: int) -> Callable[[bool], float]:
     path = calls.path(server.kind, "WaitBarrier")
     gathering = Gathering([GrpcConnection(server.address, path) for _ in range(count)])
-    arrivals = iter(range(1, 1 << 30))
+    prepared = iter(
+        [
+            [
+                connection.request(calls.arrive(server.kind, number, arrival, count))
+                for number, connection in enumerate(gathering.connections)
+            ]
+            for arrival in range(1, rounds + 1)
+        ]
+    )
 
     def meet(pause: bool) -> float:
-        arrival = next(arrivals)
-        requests = [
-            connection.request(calls.arrive(server.kind, number, arrival, count))
-            for number, connection in enumerate(gathering.connections)
-        ]
-        first, last = requests[:-1], requests[-1]
+        *first, last = next(prepared)
         for connection, request in zip(gathering.connections, first, strict=False):
             connection.socket.sendall(request)
         if pause:
@@ -94,13 +98,13 @@ def _grpc_meeting(server: Running, count: int) -> Callable[[bool], float]:
     return meet
 
 
-def _store_meeting(server: Running, count: int) -> Callable[[bool], float]:
+def _store_meeting(server: Running, count: int, rounds: int) -> Callable[[bool], float]:
     """As its users do it: everybody adds one, the last adds the key that all wait for."""
     gathering = Gathering([StoreConnection(server.address) for _ in range(count)])
-    rounds = iter(range(1, 1 << 30))
+    numbers = iter(range(rounds))
 
     def meet(pause: bool) -> float:
-        number = next(rounds)
+        number = next(numbers)
         add, released = StoreConnection.add(b"arrived-%d" % number), b"released-%d" % number
         wait = StoreConnection.wait(released)
         others = gathering.connections[:-1]

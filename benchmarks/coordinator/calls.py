@@ -57,6 +57,20 @@ def heartbeat(kind: str, number: int) -> bytes:
     ).SerializeToString()
 
 
+def beats(node: int, workers: int = 8) -> bytes:
+    """Those of all workers of a node, in one message."""
+    batch = pb.HeartbeatBatchRequest(job_id=JOB)
+    for number in range(node * workers, (node + 1) * workers):
+        batch.heartbeats.add(
+            worker_id=worker(number),
+            incarnation=number + 1,
+            state=pb.WorkerState.WORKER_STATE_TRAINING,
+            step=123_456,
+            epoch=3,
+        )
+    return batch.SerializeToString()
+
+
 def dataset() -> bytes:
     """10,000 shards."""
     return pb.RegisterDatasetRequest(

@@ -1,38 +1,71 @@
-"""A fleet at rest: 10,000 registered workers, each with a heartbeat every five seconds."""
+"""Fleets at rest: 10,000 registered workers that each say every five seconds that they live.
 
+As nodes of eight whose agent speaks for all of them in one message, and as workers that speak for themselves, each on
+a connection of its own. Beside the latter a server that only sends back what it gets: to be woken 2,000 times a second
+is most of what that costs, whatever is done then.
+"""
+
+import resource
 import time
+from collections.abc import Callable
+from typing import Any
 
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
 from benchmarks.coordinator.servers import serving
-from benchmarks.coordinator.wire import GrpcConnection
+from benchmarks.coordinator.wire import EchoConnection, GrpcConnection
 
-WORKERS, EVERY_SECONDS, SECONDS = 10_000, 5.0, 20.0
+WORKERS, NODE, EVERY_SECONDS, SECONDS = 10_000, 8, 5.0, 20.0
 CORE_MOST, MEGABYTES_MOST = 0.1, 200.0
+WARM_UP = 3
+"""Calls on each connection before it counts: a fleet runs for days."""
 TURNS = 50
-"""In each second; a turn's workers report one after the other."""
+"""In each second; a turn's callers report one after the other."""
 
 
 def table() -> Table:
-    with serving("strata") as server:
-        calls.populate(server, WORKERS)
-        connections = [GrpcConnection(server.address, calls.path("strata", "Heartbeat")) for _ in range(WORKERS // 100)]
-        turns = round(SECONDS * TURNS)
-        share = round(WORKERS / EVERY_SECONDS / TURNS)
-        before, began = server.cpu_seconds(), time.perf_counter()
-        number = 0
-        for turn in range(turns):
-            for _ in range(share):
-                connections[number % len(connections)].exchange(calls.heartbeat("strata", number % WORKERS))
-                number += 1
-            time.sleep(max(0.0, began + (turn + 1) / TURNS - time.perf_counter()))
-        seconds = time.perf_counter() - began
-        used = (server.cpu_seconds() - before) / seconds
-        megabytes = server.resident_bytes() / 1e6
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    nodes, node_bytes = _fleet("HeartbeatBatch", WORKERS // NODE, calls.beats)
+    alone, alone_bytes = _fleet("Heartbeat", WORKERS, lambda number: calls.heartbeat("strata", number))
     return Table(
-        f"{WORKERS:,} workers, each with a heartbeat every {EVERY_SECONDS:.0f} s, on {len(connections)} connections",
+        f"{WORKERS:,} workers, each heard of every {EVERY_SECONDS:.0f} s",
         [
-            Row("share of a core", used, used, "", CORE_MOST),
-            Row("memory", megabytes, megabytes, "MB", MEGABYTES_MOST),
+            Row(f"{WORKERS // NODE:,} nodes of {NODE}, a message each: share of a core", nodes, nodes, "", CORE_MOST),
+            Row("the same: memory", node_bytes / 1e6, node_bytes / 1e6, "MB", MEGABYTES_MOST),
+            Row(f"{WORKERS:,} connections: share of a core", alone, alone, ""),
+            Row("the same: memory", alone_bytes / 1e6, alone_bytes / 1e6, "MB", MEGABYTES_MOST),
+            Row("the same on a bare echo: share of a core", echo := _echo(), echo, ""),
         ],
     )
+
+
+def _fleet(method: str, callers: int, message: Callable[[int], bytes]) -> tuple[float, int]:
+    """The share of a core that they take, and the server's memory."""
+    with serving("strata") as server:
+        calls.populate(server, WORKERS)
+        connections = [GrpcConnection(server.address, calls.path("strata", method)) for _ in range(callers)]
+        messages = [message(number) for number in range(callers)]
+        return _share(server, connections, messages), server.resident_bytes()
+
+
+def _echo() -> float:
+    with serving("echo") as server:
+        connections = [EchoConnection(server.address) for _ in range(WORKERS)]
+        return _share(server, connections, [bytes(128)] * WORKERS)
+
+
+def _share(server: Any, connections: list[Any], messages: list[bytes]) -> float:
+    callers = len(connections)
+    for _ in range(WARM_UP):
+        for connection, message in zip(connections, messages, strict=True):
+            connection.exchange(message)
+    share = round(callers / EVERY_SECONDS / TURNS)
+    before, began = server.cpu_seconds(), time.perf_counter()
+    number = 0
+    for turn in range(round(SECONDS * TURNS)):
+        for _ in range(share):
+            connections[number % callers].exchange(messages[number % callers])
+            number += 1
+        time.sleep(max(0.0, began + (turn + 1) / TURNS - time.perf_counter()))
+    return float((server.cpu_seconds() - before) / (time.perf_counter() - began))

@@ -1,4 +1,8 @@
-"""How long a call takes at a tenth and at a half of the peak, at a steady rate that does not wait for slow ones."""
+"""How long a call takes at a tenth and at a half of the peak, at a steady rate that does not wait for slow ones.
+
+Beside it, at each tenth, a server that only sends back what it gets: what the machine itself adds, which on a shared
+one is most of the p99.
+"""
 
 import statistics
 from collections.abc import Callable
@@ -6,7 +10,7 @@ from collections.abc import Callable
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
 from benchmarks.coordinator.servers import serving
-from benchmarks.coordinator.wire import GrpcConnection, at_full_speed, at_steady_rate
+from benchmarks.coordinator.wire import EchoConnection, GrpcConnection, at_full_speed, at_steady_rate
 from benchmarks.rpc.server import Running
 
 CONNECTIONS, SHARES, SECONDS, ROUNDS = 100, (0.1, 0.5), 3.0, 3
@@ -27,9 +31,20 @@ def table() -> Table:
                 for share in SHARES:
                     rates[share] = share * peak
                     found[share].append(sorted(ask(share * peak)))
+        rows += _echoes(rates[SHARES[0]])
         for share in SHARES:
             rows += _rows(f"{method}, {share:.0%} of the peak ({rates[share]:,.0f}/s)", method, share, found[share])
     return Table(f"Latency at a steady rate, {CONNECTIONS} connections, from when each call was due", rows)
+
+
+def _echoes(rate: float) -> list[Row]:
+    found = []
+    for _ in range(ROUNDS):
+        with serving("echo") as server:
+            connections = [EchoConnection(server.address) for _ in range(CONNECTIONS)]
+            requests = [connections[number % CONNECTIONS].request(bytes(64)) for number in range(round(rate * SECONDS))]
+            found.append(sorted(at_steady_rate(connections, requests, rate)))
+    return _rows(f"a bare echo at {rate:,.0f}/s", "", 0.0, found)
 
 
 def _rows(what: str, method: str, share: float, found: list[list[float]]) -> list[Row]:

@@ -170,6 +170,21 @@ def _tcpstore(port: int, folder: Path) -> Command:
     return Command([python, "-c", program], {})
 
 
+def _echo(port: int, folder: Path) -> Command:
+    """What this machine does to any server, however little that has to do."""
+    program = (
+        "import asyncio, uvloop\n"
+        "class Echo(asyncio.Protocol):\n"
+        "    def connection_made(self, transport): self.transport = transport\n"
+        "    def data_received(self, data): self.transport.write(data)\n"
+        "async def main():\n"
+        f"    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', {port}, backlog=4096)\n"
+        "    await server.serve_forever()\n"
+        "uvloop.run(main())\n"
+    )
+    return Command([sys.executable, "-c", program], {})
+
+
 TOKEN = "a-token-of-some-length-0123456789"
 _COMMANDS: dict[str, Callable[[int, Path], Command]] = {
     "strata": _strata("strata"),
@@ -177,4 +192,5 @@ _COMMANDS: dict[str, Callable[[int, Path], Command]] = {
     "torchft": _torchft,
     "etcd": _etcd,
     "tcpstore": _tcpstore,
+    "echo": _echo,
 }

@@ -77,6 +77,29 @@ class StoreConnection:
         return found
 
 
+class EchoConnection:
+    """One connection to a server that sends back what it gets."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._size = 1
+
+    def request(self, message: bytes) -> bytes:
+        """All of them are of one size."""
+        self._size = len(message)
+        return message
+
+    def answered(self) -> int:
+        return len(self.socket.recv(1 << 14)) // self._size
+
+    def exchange(self, message: bytes) -> None:
+        self.socket.sendall(self.request(message))
+        while not self.answered():
+            pass
+
+
 def at_full_speed(connections: Sequence[Any], batches: Iterable[list[bytes]], answer_bytes: int = 0) -> float:
     """Seconds for all of them, each connection sending its next when the last is answered."""
     left = {connection: iter(own) for connection, own in zip(connections, batches, strict=True)}
@@ -102,12 +125,12 @@ def at_full_speed(connections: Sequence[Any], batches: Iterable[list[bytes]], an
         return time.perf_counter() - began
 
 
-def at_steady_rate(connections: Sequence[GrpcConnection], requests: Sequence[bytes], rate: float) -> list[float]:
+def at_steady_rate(connections: Sequence[Any], requests: Sequence[bytes], rate: float) -> list[float]:
     """Seconds each call took, counted from when it was due: one that waits for a slow one before it took longer.
 
     Calls are due at even intervals, each on the next connection, whatever became of those before.
     """
-    due: dict[GrpcConnection, list[float]] = {connection: [] for connection in connections}
+    due: dict[Any, list[float]] = {connection: [] for connection in connections}
     taken: list[float] = []
     with selectors.DefaultSelector() as ready:
         for connection in connections:

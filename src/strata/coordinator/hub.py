@@ -175,9 +175,9 @@ class Hub:
     def wait_at_barrier(self, job: str, worker: str, arrival: int) -> Later:
         """What the verdict on this arrival will answer, to every try of the same one."""
         later = Later()
-        key = (job, worker, arrival)
-        tries = self._waits.get(key)
-        self._waits[key] = [later] if tries is None else [*(each for each in tries if not each.given_up), later]
+        tries = self._waits.setdefault((job, worker, arrival), [later])
+        if tries[-1] is not later:
+            tries[:] = [*(each for each in tries if not each.given_up), later]
         return later
 
     # -- decisions ---------------------------------------------------------------------------------------------------

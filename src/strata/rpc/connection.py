@@ -149,7 +149,8 @@ class Connection:
         except Violation as violation:
             self._fail(violation.code, violation.why)
         else:
-            self._rest = buffer[position:]
+            if self._rest or position < len(buffer):
+                self._rest = buffer[position:]
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []

@@ -44,7 +44,8 @@ class Flushes:
     def _flush(self) -> None:
         due, self._due = self._due, []
         for protocol in due:
-            protocol.flush_now()
+            protocol.flushing = False
+            protocol.flush()
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -54,7 +55,6 @@ class ServerProtocol(asyncio.Protocol):
         "_ended",
         "_events",
         "_flushes",
-        "_flushing",
         "_joined",
         "_leaving",
         "_left",
@@ -64,6 +64,7 @@ class ServerProtocol(asyncio.Protocol):
         "_transport",
         "_working",
         "connection",
+        "flushing",
         "gzip_from_bytes",
         "is_watched",
         "small_bytes",
@@ -95,7 +96,7 @@ class ServerProtocol(asyncio.Protocol):
         self._events: deque[Event] = deque()
         self._working = False
         self._reading = True
-        self._flushing = False
+        self.flushing = False
         self._leaving = False
 
     # -- asyncio's calls ---------------------------------------------------------------------------------------------
@@ -245,13 +246,9 @@ class ServerProtocol(asyncio.Protocol):
         tell_all(self._ended, path, status, time.monotonic() - began)
 
     def flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
+        if not self.flushing:
+            self.flushing = True
             self._flushes.add(self)
-
-    def flush_now(self) -> None:
-        self._flushing = False
-        self.flush()
 
     def flush(self) -> None:
         """Everything that can go. Chunks that went may let handlers go on."""

@@ -74,7 +74,8 @@ class AtOnce(Flushes):
     """Nothing to wait for: there is one connection."""
 
     def add(self, protocol: ServerProtocol) -> None:
-        protocol.flush_now()
+        protocol.flushing = False
+        protocol.flush()
 
 
 class Served:
