@@ -36,10 +36,11 @@ def main(arguments: list[str]) -> int:
 def _run(names: list[str], console: Console) -> dict[str, list[Table]]:
     results: dict[str, list[Table]] = {}
     for name in names:
+        results[name] = []
         with console.status(f"{name} …"):
-            results[name] = import_module(f"benchmarks.{name}").run()
-        for table in results[name]:
-            console.print(_grid(table))
+            for table in import_module(f"benchmarks.{name}").run():
+                results[name].append(table)
+                console.print(_grid(table))
     rows = [row for tables in results.values() for table in tables for row in table.rows if row.target is not None]
     console.print(f"{sum(row.met is True for row in rows)} of {len(rows)} targets met.")
     return results

@@ -13,7 +13,7 @@ from benchmarks.coordinator.servers import serving
 from benchmarks.coordinator.wire import EchoConnection, GrpcConnection, at_full_speed, at_steady_rate
 from benchmarks.rpc.server import Running
 
-CONNECTIONS, SHARES, SECONDS, ROUNDS = 100, (0.1, 0.5), 3.0, 3
+CONNECTIONS, SHARES, SECONDS, ROUNDS = 100, (0.1, 0.5), 2.0, 5
 PROMISED = {"Heartbeat": (0.3, 1.2), "GetShards": (0.5, 3.8), "Register": (0.8, 2.1)}
 """p50 and p99 in milliseconds: what the system that Strata follows published, to be kept at a tenth of the peak."""
 WORLD = 100_000
