@@ -5,6 +5,7 @@ A test that needs a component which may be absent says so with a reason that sta
 """
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -28,6 +29,10 @@ def _load_profile() -> None:
 
 
 _load_profile()
+
+# What a shell starts in its background is deaf to Ctrl-C, and so would be every command under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _fail_if_missing(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -40,6 +40,7 @@ class Load:
         self._process, self._stop = process, stop
         self._random = random.Random(number)
         self._arrival = 0
+        self._unanswered = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -62,9 +63,11 @@ class Load:
 
     def _something(self) -> None:
         client = self._client
-        if len(self.workers) < 2 or self._random.random() < 0.3:
+        if len(self.workers) < 2 or self._unanswered or self._random.random() < 0.3:
             name = f"w{len(self.workers)}"
+            self._unanswered = True  # it may have joined all the same, and then takes part in saves
             told = client.register(name)
+            self._unanswered = False
             self.workers[name] = told
             self.terms.append(told.term)
             if len(self.workers) == 1:
