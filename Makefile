@@ -51,6 +51,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Strata needs Python 3.11 or newer, and '$(PYTHON)' is not that. Name one: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "Setting up $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt torch
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

@@ -13,6 +13,11 @@ __all__ = [
     "AzureStorage",
     "BarrierFailed",
     "BlockingStorage",
+    "CheckpointDamaged",
+    "CheckpointManager",
+    "CheckpointManagerConfig",
+    "CheckpointMismatch",
+    "CheckpointReader",
     "Conflict",
     "EpochCoordinator",
     "Expired",
@@ -29,6 +34,9 @@ __all__ = [
     "ObjectNotFound",
     "Refused",
     "S3Storage",
+    "SaveFailed",
+    "SaveHandle",
+    "SaveReplaced",
     "ShardAssignment",
     "ShardManager",
     "StaleGeneration",
@@ -39,6 +47,7 @@ __all__ = [
     "StorageUnavailable",
     "StrataError",
     "Superseded",
+    "Unstorable",
     "open_storage",
 ]
 
@@ -47,6 +56,11 @@ _HOMES = {
     "AzureStorage": "strata.storage.azure",
     "BarrierFailed": "strata.errors",
     "BlockingStorage": "strata.storage.blocking",
+    "CheckpointDamaged": "strata.errors",
+    "CheckpointManager": "strata.checkpoint.manager",
+    "CheckpointManagerConfig": "strata.checkpoint.settings",
+    "CheckpointMismatch": "strata.errors",
+    "CheckpointReader": "strata.checkpoint.manager",
     "Conflict": "strata.errors",
     "EpochCoordinator": "strata.sharding",
     "Expired": "strata.errors",
@@ -63,6 +77,9 @@ _HOMES = {
     "ObjectNotFound": "strata.errors",
     "Refused": "strata.errors",
     "S3Storage": "strata.storage.s3",
+    "SaveFailed": "strata.errors",
+    "SaveHandle": "strata.checkpoint.handle",
+    "SaveReplaced": "strata.errors",
     "ShardAssignment": "strata.sharding",
     "ShardManager": "strata.sharding",
     "StaleGeneration": "strata.errors",
@@ -73,13 +90,19 @@ _HOMES = {
     "StorageUnavailable": "strata.errors",
     "StrataError": "strata.errors",
     "Superseded": "strata.errors",
+    "Unstorable": "strata.errors",
     "open_storage": "strata.storage.urls",
 }
 
 if TYPE_CHECKING:
+    from strata.checkpoint.handle import SaveHandle
+    from strata.checkpoint.manager import CheckpointManager, CheckpointReader
+    from strata.checkpoint.settings import CheckpointManagerConfig
     from strata.errors import (
         AccessDenied,
         BarrierFailed,
+        CheckpointDamaged,
+        CheckpointMismatch,
         Conflict,
         Expired,
         Fenced,
@@ -91,12 +114,15 @@ if TYPE_CHECKING:
         ObjectExists,
         ObjectNotFound,
         Refused,
+        SaveFailed,
+        SaveReplaced,
         StaleGeneration,
         StorageError,
         StorageFull,
         StorageUnavailable,
         StrataError,
         Superseded,
+        Unstorable,
     )
     from strata.sharding import EpochCoordinator, ShardAssignment, ShardManager
     from strata.storage.azure import AzureStorage

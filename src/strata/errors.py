@@ -2,6 +2,7 @@
 
     StrataError
     ├── InvalidInput        an argument is wrong in itself: a bad id, a negative size, a seed of the wrong type
+    │   └── Unstorable      a value that no checkpoint can hold; the message says where in the state it is
     ├── NotFound            the job, worker, dataset, attempt or checkpoint named is not known
     ├── Conflict            the name is taken by something different
     ├── Refused             a sound request that the state of the job does not allow; `retry` says whether waiting helps
@@ -11,6 +12,10 @@
     │   ├── Superseded      another process took its name: stop
     │   ├── Expired         its lease ran out, or it left: register again as a new incarnation, through recovery
     │   └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
+    ├── CheckpointDamaged   what is stored is not what was written; the message names the file and the tensor
+    ├── CheckpointMismatch  a checkpoint does not fit what it is loaded into
+    ├── SaveFailed          too many background saves in a row did not succeed
+    ├── SaveReplaced        a later save took the place of this one
     ├── RpcError            a call ended with anything but OK; `status` is gRPC's (in `strata.rpc`, with its codes)
     └── StorageError        a storage could not do it; `storage` and `key` say where
         ├── ObjectNotFound  no such object (also a NotFound)
@@ -40,6 +45,12 @@ class InvalidInput(StrataError, ValueError):
     """An argument is wrong in itself, whatever the state of the job."""
 
     code = "invalid_input"
+
+
+class Unstorable(InvalidInput):
+    """A value that no checkpoint can hold; the message says where it is, and why."""
+
+    code = "unstorable"
 
 
 class NotFound(StrataError, LookupError):
@@ -106,6 +117,30 @@ class NotRegistered(Fenced, NotFound):
     """This process is not known here, perhaps because it was forgotten. It may register again, through recovery."""
 
     code = "not_registered"
+
+
+class CheckpointDamaged(StrataError):
+    """What is stored is not what was written. The message names the file, and the tensor where there is one."""
+
+    code = "checkpoint_damaged"
+
+
+class CheckpointMismatch(StrataError):
+    """The checkpoint and what it is loaded into are not of the same shape."""
+
+    code = "checkpoint_mismatch"
+
+
+class SaveFailed(StrataError):
+    """Too many background saves in a row did not succeed: training on would lose too much."""
+
+    code = "save_failed"
+
+
+class SaveReplaced(StrataError):
+    """A later save took the place of this one before it was committed."""
+
+    code = "save_replaced"
 
 
 class StorageError(StrataError):

@@ -127,6 +127,11 @@ class StorageBackend(Protocol):
         """Many (start, length) at once, in the order asked for."""
         ...
 
+    async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        """The bytes from there on into this memory, one piece behind the other: what was allocated once need not be
+        again. ObjectCorrupt for an object that ends before; the memory may be changed then, too."""
+        ...
+
     def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         """Every object under a folder, at any depth, as they come. The folder `a` holds `a/b` but not `ab`."""
         ...
@@ -184,6 +189,16 @@ def byte_view(data: Data) -> memoryview:
     if view.nbytes == 0:
         return memoryview(b"")
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def checked_targets(start: int, targets: Iterable[Data]) -> list[memoryview]:
+    """Their bytes; InvalidInput for memory that cannot be written, and for a place that no object has."""
+    views = [byte_view(target) for target in targets]
+    checked_ranges([(start, sum(view.nbytes for view in views))])
+    for view in views:
+        if view.readonly and view.nbytes:
+            raise InvalidInput("the memory to read into is read-only")
+    return [view for view in views if view.nbytes]
 
 
 def checked_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -69,6 +69,9 @@ class BlockingStorage:
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return background.run(self.storage.read_ranges(path, ranges))
 
+    def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        background.run(self.storage.read_into(path, start, targets))
+
     def list_all(self, prefix: str = "") -> Iterator[ObjectInfo]:
         return _drain(self.storage.list_all(prefix))
 

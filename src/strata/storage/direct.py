@@ -10,8 +10,9 @@ import errno
 import io
 import os
 import threading
-from collections.abc import Callable
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice, pairwise
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -33,6 +34,8 @@ READ_BYTES = 1 << 20
 DIRECT_FROM_BYTES = 1 << 20
 SYNC_EVERY_BYTES = 64 << 20
 WINDOWS_KEPT = 4
+PIECES_AT_ONCE = 512
+"""Of memory that one read is scattered over; systems take up to 1024."""
 
 O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -271,6 +274,30 @@ def read_into(fd: int, target: Block, offset: int, tick: Tick) -> int:
     return done
 
 
+def read_scattered(fd: int, targets: Iterable[memoryview], offset: int, tick: Tick) -> int:
+    """Fill one after the other from there, many with each call; fewer bytes mean the end of the file."""
+    left, done = deque(targets), 0
+    while left:
+        some, size = [], 0
+        for view in islice(left, PIECES_AT_ONCE):
+            some.append(view[: WINDOW_BYTES - size])
+            size += len(some[-1])
+            if size == WINDOW_BYTES:
+                break
+        count = _read_many_at(fd, some, offset + done)
+        if not count:
+            break
+        done += count
+        tick(count)
+        while count:
+            filled = min(count, len(left[0]))
+            left[0] = left[0][filled:]
+            count -= filled
+            if not left[0]:
+                left.popleft()
+    return done
+
+
 def read_all_into(fd: int, targets: list[Block], starts: list[int], lanes: int, tick: Tick) -> list[int]:
     """Fill each from its place, several at a time where that is worth a thread; and how much there was for each."""
     counts = [0] * len(targets)
@@ -325,6 +352,10 @@ def _read_at(fd: int, data: memoryview, offset: int) -> int:
     found = os.read(fd, len(data))
     data[: len(found)] = found
     return len(found)
+
+
+def _read_many_at(fd: int, views: list[memoryview], offset: int) -> int:
+    return os.preadv(fd, views, offset) if hasattr(os, "preadv") else _read_at(fd, views[0], offset)
 
 
 def _set_direct(fd: int, direct: bool) -> bool:

@@ -31,8 +31,17 @@ from strata.errors import (
     StorageUnavailable,
 )
 from strata.storage import filelock
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, checked_keys, checked_ranges
-from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_whole, sync
+from strata.storage.backend import (
+    Data,
+    ObjectInfo,
+    Progress,
+    StorageOptions,
+    byte_view,
+    checked_keys,
+    checked_ranges,
+    checked_targets,
+)
+from strata.storage.direct import DIRECT_FROM_BYTES, read_all_into, read_scattered, read_whole, sync
 from strata.storage.keys import STAGING, check_key, check_prefix
 from strata.storage.refusals import changed_meanwhile, exists_already, was_closed
 from strata.storage.staging import Job, LocalWriter, Pulse, Staged
@@ -146,6 +155,16 @@ class LocalStorage:
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         wanted = checked_ranges(ranges)
         return await self.run(path, "read", lambda job: self._read(path, wanted, job))
+
+    async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        views = checked_targets(start, targets)
+
+        def read(job: Job) -> None:
+            with self._opened(path) as fd:
+                if read_scattered(fd, views, start, job.tick) < sum(map(len, views)):
+                    raise self._too_short(path, fd, start, sum(map(len, views)))
+
+        await self.run(path, "read", read)
 
     async def exists(self, path: str) -> bool:
         return await self.run(path, "look for", lambda _: self._exists(path))
@@ -378,14 +397,15 @@ class LocalStorage:
             starts = [start for start, _ in ranges]
             for number, count in enumerate(read_all_into(fd, targets, starts, self.options.concurrency, job.tick)):
                 if count < len(targets[number]):
-                    start, length = ranges[number]
-                    raise ObjectCorrupt(
-                        f"{path!r} in {self.url} has {os.fstat(fd).st_size} bytes, and {length} from {start} were "
-                        "asked for",
-                        storage=self.url,
-                        key=path,
-                    )
+                    raise self._too_short(path, fd, *ranges[number])
         return [target.data.toreadonly() for target in targets]
+
+    def _too_short(self, path: str, fd: int, start: int, length: int) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{path!r} in {self.url} has {os.fstat(fd).st_size} bytes, and {length} from {start} were asked for",
+            storage=self.url,
+            key=path,
+        )
 
     def _delete(self, keys: list[str], job: Job) -> None:
         errors: list[Exception] = []

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
 from strata.errors import ObjectCorrupt, ObjectNotFound
-from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, checked_keys, checked_ranges
+from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, checked_keys, checked_ranges, checked_targets
 from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.refusals import changed_meanwhile, exists_already, was_closed, writer_ended
 
@@ -96,6 +96,12 @@ class MemoryStorage:
                     key=path,
                 )
         return [memoryview(data)[start : start + length] for start, length in ranges]
+
+    async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        views = checked_targets(start, targets)
+        found = await self.read_range(path, start, sum(map(len, views)))
+        for view in views:
+            view[:], found = found[: len(view)], found[len(view) :]
 
     async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         for path, stored in self._under(prefix):

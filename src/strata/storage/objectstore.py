@@ -26,7 +26,16 @@ from strata.errors import (
     StorageError,
     StorageUnavailable,
 )
-from strata.storage.backend import Data, ObjectInfo, Progress, StorageOptions, byte_view, checked_keys, checked_ranges
+from strata.storage.backend import (
+    Data,
+    ObjectInfo,
+    Progress,
+    StorageOptions,
+    byte_view,
+    checked_keys,
+    checked_ranges,
+    checked_targets,
+)
 from strata.storage.client import obstore
 from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.obstore_errors import Hints, LostRace, is_obstores, translated
@@ -199,6 +208,18 @@ class ObjectStorage:
         found = iter(await self._of_one_version(path, lambda: self._read_pieces(path, [*chain(*pieces)])))
         taken = [[next(found) for _ in mine] for mine in pieces]
         return [memoryview(mine[0] if len(mine) == 1 else b"".join(mine)) for mine in taken]
+
+    async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        views = checked_targets(start, targets)
+        found = await self.read_range(path, start, sum(map(len, views)))
+
+        def scatter() -> None:
+            done = 0
+            for view in views:
+                np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(found[done : done + len(view)], np.uint8))
+                done += len(view)
+
+        await asyncio.get_running_loop().run_in_executor(None, scatter)
 
     async def _read_pieces(self, path: str, ranges: list[tuple[int, int]]) -> list[Any]:
         """The first one tells the version; the others must be of the same."""

@@ -114,6 +114,9 @@ class FaultyStorage:
     async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         return await self._call("read_ranges", path, lambda: self.inner.read_ranges(path, ranges))
 
+    async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        await self._call("read_into", path, lambda: self.inner.read_into(path, start, targets))
+
     async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         await self._call("list_all", prefix, _nothing)
         async for entry in self.inner.list_all(prefix):

@@ -255,6 +255,28 @@ class StorageTests:
         ranges: Any = iter([(0, 2), (8, 2), (10, 0), (99, 0)])
         assert [bytes(found) for found in store.read_ranges("data", ranges)] == [b"01", b"89", b"", b""]
 
+    def test_bytes_are_read_into_memory_that_is_there(self, store: BlockingStorage) -> None:
+        data = os.urandom(3_000_000)
+        store.write("a", data)
+        pieces = [bytearray(size) for size in (0, 1, 7, *[1000] * 1500, 1_000_000, 0, 5)]
+        store.read_into("a", 11, pieces)
+        assert b"".join(pieces) == data[11 : 11 + sum(map(len, pieces))]
+        array = np.zeros((10, 3), np.uint16)
+        store.read_into("a", 0, [array])
+        assert array.tobytes() == data[:60]
+        store.read_into("a", 3_000_000, [])
+
+    def test_memory_is_read_into_only_from_what_is_there(self, store: BlockingStorage) -> None:
+        store.write("a", b"0123456789")
+        with pytest.raises(ObjectCorrupt):
+            store.read_into("a", 5, [bytearray(3), bytearray(3)])
+        with pytest.raises(ObjectNotFound):
+            store.read_into("b", 0, [bytearray(3)])
+        with pytest.raises(InvalidInput, match="read-only"):
+            store.read_into("a", 0, [bytes(3)])
+        with pytest.raises(InvalidInput, match="no object has"):
+            store.read_into("a", -1, [bytearray(3)])
+
     @pytest.mark.parametrize("bad", [(-1, 5), (0, -1), (1 << 70, 1)])
     def test_a_range_that_no_object_has_is_refused(self, store: BlockingStorage, bad: tuple[int, int]) -> None:
         store.write("a", b"0123456789")

@@ -1,0 +1,14 @@
+"""Checkpoints: states copied aside and written behind, committed whole or not at all, verified when they are read.
+
+tree, ties, frameworks     a state as a skeleton and its arrays
+plan, snapshot, arena      where its bytes go, and the copy of them
+writing, saving, saver     to the storage, and the commit
+store, lineage, manifest   what lies in the storage, and what it means
+reading, loading           and back again
+"""
+
+from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.manager import CheckpointManager, CheckpointReader
+from strata.checkpoint.settings import CheckpointManagerConfig
+
+__all__ = ["CheckpointManager", "CheckpointManagerConfig", "CheckpointReader", "SaveHandle"]

@@ -1,0 +1,177 @@
+"""What can be done with the committed checkpoints of a job: find, load, verify, keep, delete. All of it is async.
+
+The law of deleting: the manifest goes first, and from that moment on there is no such checkpoint; its files follow, but
+none that another checkpoint refers to, and none while somebody reads them. What a crash leaves is swept by the next
+writer.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from strata.checkpoint.lineage import read_lineage
+from strata.checkpoint.loading import PartLoader, names_of
+from strata.checkpoint.manifest import METADATA, Metadata, Part
+from strata.checkpoint.matching import Keys, LoadReport, Rename, chooser, renamer
+from strata.checkpoint.saving import BYTES
+from strata.checkpoint.store import Folder, Store, folder_named
+from strata.checkpoint.verifying import verify_part
+from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
+
+logger = logging.getLogger("strata.checkpoint")
+
+PINS = "pins"
+
+
+class Checkpoints:
+    """The committed checkpoints of one job."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @property
+    def where(self) -> str:
+        return f"{self.store.storage.url}/{self.store.root}"
+
+    async def all(self) -> list[tuple[Folder, Metadata]]:
+        """Every committed checkpoint whose manifest is sound, on the line or not."""
+        found = []
+        for folder in await self.store.folders():
+            try:
+                found.append((folder, await self.store.metadata(folder)))
+            except ObjectNotFound:  # deleted since it was listed
+                continue
+            except CheckpointDamaged as error:
+                logger.error("%s", error)
+        return found
+
+    async def line(self) -> dict[int, Folder]:
+        """Those that lead to where the job is now, by step."""
+        lineage = await read_lineage(self.store)
+        return lineage.line(await self.all())
+
+    async def find(self, step: int | None) -> Folder:
+        """The latest, or the one of this step: on the line, or else any that has it."""
+        line = await self.line()
+        if step is None:
+            if not line:
+                raise NotFound(f"there is no committed checkpoint in {self.where}")
+            return line[max(line)]
+        if step in line:
+            return line[step]
+        same = [folder for folder in await self.store.folders() if folder.step == step]
+        others = [((await self.store.metadata(folder)).term, folder) for folder in same]
+        if not others:
+            near = ", ".join(map(str, sorted(line)[-5:])) or "none"
+            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {near}")
+        return max(others)[1]
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    async def load(
+        self,
+        folder: Folder,
+        *,
+        keys: Keys | None = None,
+        into: Any = None,
+        rename: Rename | None = None,
+        strict: bool = True,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> tuple[Any, LoadReport]:
+        """The state, and what of it did not fit."""
+        report = LoadReport()
+        part = await self._only_part(folder)
+        loader = PartLoader(self.store, part, progress)
+        if part.kind == BYTES:
+            if keys is not None or into is not None or rename is not None:
+                raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
+            return await loader.bytes(), report
+        if into is not None:
+            state = await loader.into(into, renamer(rename), report, None if not strict else self._where(folder))
+            return state, report
+        return await loader.tree(None if keys is None else chooser(names_of(part), keys)), report
+
+    async def _only_part(self, folder: Folder) -> Part:
+        metadata = await self.store.metadata(folder)
+        if len(metadata.parts) != 1:
+            raise InvalidInput(f"{self._where(folder)} was saved by {len(metadata.parts)} ranks, not by one")
+        return await self.store.part(metadata.parts[0])
+
+    def _where(self, folder: Folder) -> str:
+        return f"{self.where}/{folder.name}"
+
+    # -- verifying ---------------------------------------------------------------------------------------------------
+
+    async def verify(self, folder: Folder, progress: Callable[[int], None] = lambda count: None) -> int:
+        """Read every byte and compare; how many there were. CheckpointDamaged names what is not as it was written."""
+        metadata = await self.store.metadata(folder)
+        size = 0
+        for reference in metadata.parts:
+            size += await verify_part(self.store, await self.store.part(reference), progress)
+        return size
+
+    # -- keeping and deleting ----------------------------------------------------------------------------------------
+
+    async def pin(self, folder: Folder) -> None:
+        await self.store.metadata(folder)
+        await self.store.storage.write(self.store.key(PINS, folder.name), b"")
+
+    async def unpin(self, folder: Folder) -> None:
+        await self.store.storage.delete(self.store.key(PINS, folder.name))
+
+    async def pinned(self) -> set[str]:
+        prefix = self.store.key(PINS)
+        return {entry.path[len(prefix) + 1 :] async for entry in self.store.storage.list_all(prefix)}
+
+    async def delete(self, folders: Iterable[Folder]) -> None:
+        """Their manifests, then whatever nobody else needs."""
+        doomed = list(folders)
+        for folder in doomed:
+            await self.store.storage.delete(self.store.key(folder.name, METADATA))
+            await self.store.storage.delete(self.store.key(PINS, folder.name))
+            self.store.forget(folder)
+        await self.sweep({folder.name for folder in doomed})
+
+    async def sweep(self, names: set[str] | None = None, spared: Iterable[str] = ()) -> list[str]:
+        """Remove files of these folders (of all, if None) that no checkpoint refers to; gives their paths.
+
+        Only the newest writer may: `spared` are folders that it is writing to.
+        """
+        needed = await self._needed()
+        keep = set(spared)
+        gone = []
+        prefix = len(self.store.root) + 1
+        async for entry in self.store.storage.list_all(self.store.root):
+            path = entry.path[prefix:]
+            name = path.partition("/")[0]
+            if folder_named(name) is None or name in keep or (names is not None and name not in names):
+                continue
+            if path not in needed:
+                gone.append(path)
+        await self.store.storage.delete_many([self.store.key(path) for path in gone])
+        return gone
+
+    async def _needed(self) -> set[str]:
+        """Every file that a committed checkpoint is made of. One whose manifest is damaged needs all of its folder."""
+        needed: set[str] = set()
+        for folder in await self.store.folders():
+            try:
+                metadata = await self.store.metadata(folder)
+            except ObjectNotFound:
+                continue
+            except CheckpointDamaged:
+                needed |= {path async for path in self._files_in(folder)}
+                continue
+            needed |= {f"{folder.name}/{METADATA}", *metadata.references}
+            for reference in metadata.parts:
+                needed.add(reference.path)
+                try:
+                    needed |= {file.path for file in (await self.store.part(reference)).files}
+                except CheckpointDamaged:
+                    needed |= {path async for path in self._files_in(folder)}
+        return needed
+
+    async def _files_in(self, folder: Folder) -> Any:
+        prefix = len(self.store.root) + 1
+        async for entry in self.store.storage.list_all(self.store.key(folder.name)):
+            yield entry.path[prefix:]

@@ -1,0 +1,9 @@
+"""What a checkpoint must know of each package that has arrays: how to look at one, copy it out, and make one.
+
+None of these packages is imported before the caller has: a value of torch's cannot exist without torch.
+"""
+
+from strata.checkpoint.frameworks.base import Block, Described, Framework, Layout, Region
+from strata.checkpoint.frameworks.find import framework_named, framework_of
+
+__all__ = ["Block", "Described", "Framework", "Layout", "Region", "framework_named", "framework_of"]

@@ -1,0 +1,86 @@
+"""The questions that are put to every package with arrays."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Block: TypeAlias = NDArray[np.uint8]
+"""Bytes in memory, contiguous."""
+
+
+class Region(NamedTuple):
+    """Where in memory an array lies: its first byte, behind its last, and how it is laid out there (in bytes)."""
+
+    start: int
+    end: int
+    strides: tuple[int, ...]
+
+
+class Described(NamedTuple):
+    """An array as a checkpoint sees it. `region` is None where memory is never shared, or not the caller's to see."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    region: Region | None
+    on_device: bool = False
+
+
+class Layout(NamedTuple):
+    """Of an array within bytes that it shares: where its first element is, and how far apart they are, in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...]
+
+
+class Framework(Protocol):
+    """One package with arrays."""
+
+    @property
+    def name(self) -> str:
+        """What manifests call it."""
+        ...
+
+    def owns(self, value: object) -> bool: ...
+
+    def describe(self, value: Any) -> Described:
+        """Raises Unstorable."""
+        ...
+
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+        """Each array's elements in order, into as many bytes. Arrays on a device are waited for."""
+        ...
+
+    def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
+        """A new array that may use these bytes as its own."""
+        ...
+
+    def view(self, layout: Layout, data: Block) -> Any:
+        """An array that lies within these bytes, and shares them with others."""
+        ...
+
+    def memory(self, value: Any) -> Block | None:
+        """The bytes of an array that can be written in place; None where `copy_in` must do."""
+        ...
+
+    def copy_in(self, value: Any, data: Block) -> None:
+        """Change the array to these elements, or Unstorable if it cannot be changed."""
+        ...
+
+
+def byte_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Of an array without gaps, in the order of C."""
+    strides, step = [], item
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def span(shape: tuple[int, ...], strides: tuple[int, ...], item: int) -> tuple[int, int]:
+    """From where to where its elements lie, counted from the first of them."""
+    reach = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in reach if step < 0), sum(step for step in reach if step > 0) + item

@@ -1,0 +1,50 @@
+"""JAX's arrays, whose memory nobody may change: read through numpy, and made anew. Imported only where JAX is."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
+from strata.checkpoint.frameworks.base import Block, Described, Layout
+from strata.errors import Unstorable
+
+
+class JaxArrays:
+    """JAX."""
+
+    name = "jax"
+
+    def owns(self, value: object) -> bool:
+        return isinstance(value, jax.Array)
+
+    def describe(self, value: jax.Array) -> Described:
+        if jnp.issubdtype(value.dtype, jax.dtypes.extended):
+            raise Unstorable(f"a JAX array of {value.dtype} cannot be stored: store jax.random.key_data of a key")
+        if not value.is_fully_addressable:
+            raise Unstorable("a JAX array that lies on other processes too cannot be stored from one alone")
+        dtype = name_of_numpy(value.dtype)
+        if dtype is None:
+            raise Unstorable(f"a JAX array of {value.dtype} cannot be stored")
+        return Described(dtype, tuple(value.shape), None, value.devices().pop().platform != "cpu")
+
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+        for value, target in pairs:
+            np.copyto(target.view(value.dtype).reshape(value.shape), np.asarray(value))
+
+    def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
+        made = jnp.asarray(np.array(data.view(numpy_dtype(dtype)).reshape(shape)))
+        if made.dtype != numpy_dtype(dtype):
+            raise Unstorable(f"JAX holds no {dtype} unless told to: set JAX_ENABLE_X64=1")
+        return made
+
+    def view(self, layout: Layout, data: Block) -> Any:
+        raise AssertionError("its memory is not told, so it is never found to share any")
+
+    def memory(self, value: jax.Array) -> Block | None:
+        return None
+
+    def copy_in(self, value: jax.Array, data: Block) -> None:
+        raise Unstorable("a JAX array cannot be changed in place: load it as a new one, with `like`")

@@ -1,0 +1,50 @@
+"""numpy's arrays and scalars, and any other object that says how it becomes an array."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
+from strata.checkpoint.frameworks.base import Block, Described, Layout, Region, span
+from strata.errors import Unstorable
+
+
+class NumpyArrays:
+    """numpy."""
+
+    name = "numpy"
+
+    def owns(self, value: object) -> bool:
+        return isinstance(value, np.ndarray)
+
+    def describe(self, value: np.ndarray[Any, Any]) -> Described:
+        dtype = name_of_numpy(value.dtype)
+        if dtype is None:
+            raise Unstorable(f"an array of {value.dtype} cannot be stored: give it elements that are plain numbers")
+        if not value.size:
+            return Described(dtype, value.shape, None)
+        first, last = span(value.shape, value.strides, value.itemsize)
+        start = value.ctypes.data
+        return Described(dtype, value.shape, Region(start + first, start + last, value.strides))
+
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+        for value, target in pairs:
+            np.copyto(target.view(value.dtype).reshape(value.shape), value)
+
+    def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
+        return data.view(numpy_dtype(dtype)).reshape(shape)
+
+    def view(self, layout: Layout, data: Block) -> Any:
+        dtype = numpy_dtype(layout.dtype)
+        return np.ndarray(layout.shape, dtype, buffer=data, offset=layout.offset, strides=layout.strides)
+
+    def memory(self, value: np.ndarray[Any, Any]) -> Block | None:
+        if not (value.flags.c_contiguous and value.flags.writeable):
+            return None
+        return value.reshape(-1).view(np.uint8)
+
+    def copy_in(self, value: np.ndarray[Any, Any], data: Block) -> None:
+        if not value.flags.writeable:
+            raise Unstorable("the array is read-only")
+        np.copyto(value, data.view(value.dtype).reshape(value.shape))

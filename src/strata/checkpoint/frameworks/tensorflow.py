@@ -1,0 +1,49 @@
+"""TensorFlow's tensors and variables, through numpy. Imported only where TensorFlow is."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
+from strata.checkpoint.frameworks.base import Block, Described, Layout
+from strata.errors import Unstorable
+
+
+class TensorflowArrays:
+    """TensorFlow. A variable comes back as a variable."""
+
+    name = "tensorflow"
+
+    def owns(self, value: object) -> bool:
+        return isinstance(value, (tf.Tensor, tf.Variable))
+
+    def describe(self, value: Any) -> Described:
+        if not hasattr(value, "numpy"):
+            raise Unstorable("a symbolic tensor of TensorFlow has no data: store the values of an eager one")
+        if not value.shape.is_fully_defined():
+            raise Unstorable("a tensor of TensorFlow without a definite shape cannot be stored")
+        dtype = name_of_numpy(np.dtype(value.dtype.as_numpy_dtype))
+        if dtype is None:
+            raise Unstorable(f"a tensor of {value.dtype} cannot be stored: give it elements that are plain numbers")
+        return Described(dtype, tuple(value.shape), None, "CPU" not in (value.device or "CPU"))
+
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+        for value, target in pairs:
+            found = value.numpy()
+            np.copyto(target.view(found.dtype).reshape(found.shape), found)
+
+    def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
+        return tf.convert_to_tensor(data.view(numpy_dtype(dtype)).reshape(shape))
+
+    def view(self, layout: Layout, data: Block) -> Any:
+        raise AssertionError("its memory is not told, so it is never found to share any")
+
+    def memory(self, value: Any) -> Block | None:
+        return None
+
+    def copy_in(self, value: Any, data: Block) -> None:
+        if not isinstance(value, tf.Variable):
+            raise Unstorable("a tensor of TensorFlow cannot be changed in place: a variable can")
+        value.assign(data.view(numpy_dtype(value.dtype.name)).reshape(tuple(value.shape)))

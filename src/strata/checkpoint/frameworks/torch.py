@@ -1,0 +1,97 @@
+"""torch's tensors. Imported only where torch is."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from strata.checkpoint.dtypes import KNOWN, dtype_of
+from strata.checkpoint.frameworks.base import Block, Described, Layout, Region, span
+from strata.errors import Unstorable
+
+_NAMES = {getattr(torch, name): name for name in KNOWN if hasattr(torch, name)}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+
+
+class TorchArrays:
+    """torch."""
+
+    name = "torch"
+
+    def owns(self, value: object) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def describe(self, value: torch.Tensor) -> Described:
+        dtype = _NAMES.get(value.dtype)
+        if type(value) not in _PLAIN or dtype is None or value.layout is not torch.strided:
+            raise Unstorable(_why_not(value))
+        device = value.device.type
+        if device == "meta":
+            raise Unstorable("the tensor is on the device `meta` and has no data: materialise it first")
+        shape = tuple(value.shape)
+        if not value.numel():
+            return Described(dtype, shape, None, device != "cpu")
+        item = value.element_size()
+        start = value.data_ptr()
+        if value.is_contiguous():
+            strides = value.stride()
+            region = Region(start, start + value.numel() * item, tuple(step * item for step in strides))
+        else:
+            strides = tuple(step * item for step in value.stride())
+            first, last = span(shape, strides, item)
+            region = Region(start + first, start + last, strides)
+        return Described(dtype, shape, region, device != "cpu")
+
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+        sources, targets = [], []
+        for value, block in pairs:
+            tensor = value.detach()
+            sources.append(tensor)
+            targets.append(_typed(block, tensor.dtype, tensor.shape))
+        with torch.no_grad():
+            for source, target in zip(sources, targets, strict=True):
+                target.copy_(source)
+
+    def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
+        return _typed(data, torch_dtype(dtype), shape)
+
+    def view(self, layout: Layout, data: Block) -> Any:
+        made, item = torch.empty(0, dtype=torch_dtype(layout.dtype)), dtype_of(layout.dtype).bytes
+        storage = torch.from_numpy(data).untyped_storage()
+        offset = data.ctypes.data - storage.data_ptr() + layout.offset
+        with torch.no_grad():
+            return made.set_(storage, offset // item, layout.shape, tuple(step // item for step in layout.strides))
+
+    def memory(self, value: torch.Tensor) -> Block | None:
+        if value.device.type != "cpu" or not value.is_contiguous() or not value.numel():
+            return None
+        return value.detach().view(-1).view(torch.uint8).numpy()
+
+    def copy_in(self, value: torch.Tensor, data: Block) -> None:
+        with torch.no_grad():
+            value.detach().copy_(_typed(data, value.dtype, value.shape))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    found: torch.dtype | None = _DTYPES.get(name)
+    if found is None:
+        raise Unstorable(f"torch has no {name}: load it as numpy arrays")
+    return found
+
+
+def _typed(block: Block, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
+    if not len(block):
+        return torch.empty(tuple(shape), dtype=dtype)
+    if block.ctypes.data % dtype.itemsize:  # torch wants its elements aligned
+        block = np.copy(block)
+    return torch.from_numpy(block).view(dtype).view(tuple(shape))
+
+
+def _why_not(value: torch.Tensor) -> str:
+    if value.layout is not torch.strided:
+        return f"a tensor with the layout {value.layout} cannot be stored: make it dense with to_dense()"
+    if type(value) not in _PLAIN:
+        return f"a {type(value).__module__}.{type(value).__name__} cannot be stored: take its plain tensors"
+    return f"a tensor of {value.dtype} cannot be stored: dequantize it, or view it as integers"

@@ -1,0 +1,77 @@
+"""What `save_async` gives: a save under way."""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from concurrent.futures import Future
+from typing import Any
+
+from strata.checkpoint.saving import Report
+
+
+class SaveHandle:
+    """Awaiting it, or `wait_staged()`, means that the state may be changed again; `result()` that it is committed.
+
+    Dropping it still saves. A save that failed raises from `result()`, and is told by the manager in any case.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.report = Report(step)
+        self.skipped = ""
+        """Why it was not saved at all, if it was not."""
+        self._staged = threading.Event()
+        self._future: Future[Report] = Future()
+        self._future.set_running_or_notify_cancel()
+
+    def __repr__(self) -> str:
+        return f"SaveHandle(step={self.step}, {self.status})"
+
+    @property
+    def status(self) -> str:
+        """staging, writing, committed, skipped or failed."""
+        if self.skipped:
+            return "skipped"
+        if self._future.done():
+            return "failed" if self._future.exception() else "committed"
+        return "writing" if self._staged.is_set() else "staging"
+
+    def done(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._future.done()
+
+    def wait_staged(self, timeout: float | None = None) -> None:
+        """Until the state may be changed again. TimeoutError if that takes longer."""
+        if not self._staged.wait(timeout):
+            raise TimeoutError(f"the state of step {self.step} is not copied yet")
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Once it is committed; raises why it is not. TimeoutError if that takes longer: the save goes on."""
+        return self._future.result(timeout)
+
+    def __await__(self) -> Generator[Any, None, "SaveHandle"]:
+        if not self._staged.is_set():
+            yield from asyncio.to_thread(self._staged.wait).__await__()
+        if self._future.done() and not self.skipped:
+            error = self._future.exception()
+            if error is not None:
+                raise error
+        return self
+
+    # -- for the manager ---------------------------------------------------------------------------------------------
+
+    def staged(self) -> None:
+        self._staged.set()
+
+    def committed(self) -> None:
+        self._staged.set()
+        self._future.set_result(self.report)
+
+    def skip(self, why: str) -> None:
+        self.skipped = why
+        self.committed()
+
+    def failed(self, error: BaseException) -> None:
+        self._staged.set()
+        if not self._future.done():
+            self._future.set_exception(error)

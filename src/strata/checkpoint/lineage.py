@@ -1,0 +1,126 @@
+"""Which checkpoints lead to where a job is now. One object in the storage, changed by compare-and-swap.
+
+Each run of a writer is a term, and goes on from a base: the step it had loaded, or -1. A checkpoint is on the line if
+no later term went back behind it. So whoever loads step 900 and trains on leaves what came after 900 behind: it is
+never the latest again, and never in the way, even if the process that wrote it still runs.
+
+The law: the newest term alone may commit. One that finds a newer than its own stops.
+"""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from strata.checkpoint.manifest import UNREADABLE, Metadata, digest_of
+from strata.checkpoint.store import Store
+from strata.errors import CheckpointDamaged, ObjectChanged, ObjectNotFound, Superseded
+
+LINEAGE = "lineage.json"
+FORMAT = 1
+TRIES = 20
+
+T = TypeVar("T")
+
+
+class Term(msgspec.Struct, frozen=True):
+    """A run of a writer: it went on from the step `base`."""
+
+    term: int
+    base: int
+    writer: str
+    unix_seconds: float
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """The terms of a job that still matter, oldest first."""
+
+    format: int = FORMAT
+    terms: list[Term] = []
+    digest: str = ""
+
+    @property
+    def newest(self) -> Term | None:
+        return self.terms[-1] if self.terms else None
+
+    def holds(self, step: int, term: int) -> bool:
+        """Whether a checkpoint of this step, saved in this term, is on the line."""
+        return all(step <= later.base for later in self.terms if later.term > term)
+
+    def line(self, checkpoints: Iterable[tuple[T, Metadata]]) -> dict[int, T]:
+        """Those on the line, by step; of a step that was saved twice, the later one."""
+        found: dict[int, tuple[int, T]] = {}
+        for what, metadata in checkpoints:
+            if self.holds(metadata.step, metadata.term):
+                known = found.get(metadata.step)
+                if known is None or known[0] < metadata.term:
+                    found[metadata.step] = (metadata.term, what)
+        return {step: found[step][1] for step in sorted(found)}
+
+
+def writer_name() -> str:
+    """This process, for people; no two are the same."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+async def read_lineage(store: Store) -> Lineage:
+    return (await _read(store))[0]
+
+
+async def begin_term(store: Store, base: int, writer: str, oldest: int = 0) -> Term:
+    """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more."""
+    for _ in range(TRIES):
+        known, version = await _read(store)
+        last = known.newest
+        term = Term(1 if last is None else last.term + 1, base, writer, time.time())
+        kept = [each for each in known.terms if each.term > oldest]
+        try:
+            await store.storage.compare_and_swap(store.key(LINEAGE), _encode([*kept, term]), version)
+        except ObjectChanged:
+            continue
+        return term
+    raise Superseded(f"other processes keep taking over the checkpoints in {store.storage.url}/{store.root}")
+
+
+async def check_term(store: Store, term: Term) -> None:
+    """Superseded if another writer has taken over since."""
+    newest = (await _read(store))[0].newest
+    if newest is None or newest.term != term.term:
+        who = "nobody knows who" if newest is None else f"{newest.writer} since {_when(newest.unix_seconds)}"
+        raise Superseded(
+            f"another process writes the checkpoints in {store.storage.url}/{store.root} now ({who}): "
+            "this one must not save any more"
+        )
+
+
+async def _read(store: Store) -> tuple[Lineage, str | None]:
+    key = store.key(LINEAGE)
+    try:
+        data, version = await store.storage.read_versioned(key)
+    except ObjectNotFound:
+        return Lineage(), None
+    where = f"{store.storage.url}/{key}"
+    try:
+        found = msgspec.json.decode(data, type=Lineage)
+    except UNREADABLE as error:
+        raise CheckpointDamaged(f"{where} is damaged: {error}") from error
+    if found.format > FORMAT:
+        raise CheckpointDamaged(
+            f"{where} was written by a newer version of Strata (format {found.format}): upgrade this one"
+        )
+    if _encode(found.terms) != data:
+        raise CheckpointDamaged(f"{where} is damaged: its digest does not match what it says")
+    return found, version
+
+
+def _encode(terms: list[Term]) -> bytes:
+    bare = Lineage(terms=terms)
+    return msgspec.json.encode(msgspec.structs.replace(bare, digest=digest_of(msgspec.json.encode(bare)))) + b"\n"
+
+
+def _when(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))

@@ -1,0 +1,228 @@
+"""`CheckpointManager` and `CheckpointReader`: what users hold in their hands. Each call has a blocking form and one to
+be awaited, and both do their work on the private loop."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from strata import background
+from strata.checkpoint.arena import Arena
+from strata.checkpoint.budget import Budget, default_budget
+from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.manifest import Metadata
+from strata.checkpoint.matching import Keys, LoadReport, Rename
+from strata.checkpoint.saver import Saver
+from strata.checkpoint.saving import Report
+from strata.checkpoint.settings import CheckpointManagerConfig
+from strata.checkpoint.store import Store
+from strata.errors import InvalidInput
+from strata.storage import StorageBackend, open_storage
+
+T = TypeVar("T")
+Where: TypeAlias = str | os.PathLike[str] | StorageBackend
+"""A URL, a folder, or a storage that is open already, and stays so."""
+
+
+class CheckpointReader:
+    """The checkpoints of a job, to be read. Changes nothing, and may be used beside the job that writes them."""
+
+    def __init__(self, path: Where | None = None, backend: str | None = None, *, job_id: str | None = None) -> None:
+        self._owns_storage = not isinstance(path, StorageBackend)
+        storage = path if isinstance(path, StorageBackend) else open_storage(path, backend=backend)
+        self._checkpoints = Checkpoints(Store(storage, job_id or os.environ.get("STRATA_JOB_ID") or "default"))
+        self.last_load = LoadReport()
+        """What did not fit when something was last loaded with strict=False."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._checkpoints.where!r})"
+
+    @property
+    def url(self) -> str:
+        """Where the checkpoints lie."""
+        return self._checkpoints.where
+
+    def load(
+        self,
+        step: int | None = None,
+        keys: Keys | None = None,
+        into: Any = None,
+        rename: Rename | None = None,
+        strict: bool = True,
+    ) -> Any:
+        """The state of a step, or the latest. An explicit step never falls back to another.
+
+        keys: only tensors whose names match one of these patterns. into: a state whose arrays are filled in place.
+        rename: names in the checkpoint to names here. strict: whether anything that does not fit is an error; else see
+        `last_load`.
+        """
+        return background.run(self._load(step, keys, into, rename, strict))
+
+    async def load_async(
+        self,
+        step: int | None = None,
+        keys: Keys | None = None,
+        into: Any = None,
+        rename: Rename | None = None,
+        strict: bool = True,
+    ) -> Any:
+        return await _on_loop(self._load(step, keys, into, rename, strict))
+
+    async def _load(self, step: int | None, keys: Keys | None, into: Any, rename: Rename | None, strict: bool) -> Any:
+        if keys is not None and into is not None:
+            raise InvalidInput("give keys or into, not both: what is not in `into` is not loaded anyway")
+        folder = await self._checkpoints.find(step)
+        state, self.last_load = await self._checkpoints.load(folder, keys=keys, into=into, rename=rename, strict=strict)
+        self._loaded(folder.step)
+        return state
+
+    def _loaded(self, step: int) -> None:
+        """For whoever saves on from there."""
+
+    def list_checkpoints(self) -> list[int]:
+        """The steps that can be gone back to, in order."""
+        return background.run(self._steps())
+
+    async def list_checkpoints_async(self) -> list[int]:
+        return await _on_loop(self._steps())
+
+    async def _steps(self) -> list[int]:
+        return sorted(await self._checkpoints.line())
+
+    def latest_step(self) -> int | None:
+        """None if there is no checkpoint."""
+        return background.run(self._latest())
+
+    async def latest_step_async(self) -> int | None:
+        return await _on_loop(self._latest())
+
+    async def _latest(self) -> int | None:
+        return max(await self._checkpoints.line(), default=None)
+
+    def describe(self, step: int | None = None) -> Metadata:
+        """What a checkpoint says of itself."""
+        return background.run(self._describe(step))
+
+    async def _describe(self, step: int | None) -> Metadata:
+        return await self._checkpoints.store.metadata(await self._checkpoints.find(step))
+
+    def verify(self, step: int | None = None) -> int:
+        """Read every byte of a checkpoint and compare; how many there were. CheckpointDamaged names what is wrong."""
+        return background.run(self._verify(step))
+
+    async def verify_async(self, step: int | None = None) -> int:
+        return await _on_loop(self._verify(step))
+
+    async def _verify(self, step: int | None) -> int:
+        return await self._checkpoints.verify(await self._checkpoints.find(step))
+
+    def close(self) -> None:
+        """Let go of the storage, if it was opened here."""
+        if self._owns_storage:
+            background.run_while_alive(self._checkpoints.store.storage.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class CheckpointManager(CheckpointReader):
+    """Saves and loads the checkpoints of a job.
+
+    path: a URL, or a folder; with `backend`, a prefix in the bucket that CHECKPOINT_BUCKET names; without both the
+    environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
+    """
+
+    def __init__(
+        self,
+        path: Where | None = None,
+        backend: str | None = None,
+        keep_count: int | None = None,
+        *,
+        config: CheckpointManagerConfig | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        super().__init__(path, backend, job_id=job_id)
+        self.config = _with_keep_count(config or CheckpointManagerConfig(), keep_count)
+        budget = self.config.memory_bytes
+        self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
+        self._saver = Saver(self._checkpoints, self.config, Arena(self.budget.bytes))
+
+    def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
+        """Returns when the checkpoint is committed."""
+        return self._saver.begin(state, step, epoch, metrics).result()
+
+    def save_async(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> SaveHandle:
+        """Copies the state and returns; it is written behind. Awaiting the handle means that it is copied."""
+        return self._saver.begin(state, step, epoch, metrics)
+
+    def check(self, state: Any) -> None:
+        """Raises Unstorable if the state cannot be saved, naming what cannot: better now than at step 1000."""
+        self._saver.check(state)
+
+    def prepare(self, state: Any) -> None:
+        """Allocate what saving this state takes, so that the first save is as fast as the others."""
+        self._saver.prepare(state)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until nothing is being written. Raises a failure that nobody was told of yet."""
+        self._saver.wait(timeout)
+
+    async def wait_async(self) -> None:
+        await asyncio.to_thread(self._saver.wait)
+
+    @property
+    def saves(self) -> list[SaveHandle]:
+        """The latest saves of this process, oldest first."""
+        return list(self._saver.history)
+
+    def delete(self, step: int) -> None:
+        """Remove a checkpoint."""
+        background.run(self._delete(step))
+
+    async def delete_async(self, step: int) -> None:
+        await _on_loop(self._delete(step))
+
+    async def _delete(self, step: int) -> None:
+        await self._checkpoints.delete([await self._checkpoints.find(step)])
+
+    def pin(self, step: int) -> None:
+        """Keep it, whatever retention says."""
+        background.run(self._pin(step))
+
+    async def _pin(self, step: int) -> None:
+        await self._checkpoints.pin(await self._checkpoints.find(step))
+
+    def unpin(self, step: int) -> None:
+        background.run(self._unpin(step))
+
+    async def _unpin(self, step: int) -> None:
+        await self._checkpoints.unpin(await self._checkpoints.find(step))
+
+    def close(self) -> None:
+        """Once what is under way is committed. Raises a failure that nobody was told of yet."""
+        try:
+            self._saver.close()
+        finally:
+            super().close()
+
+    def _loaded(self, step: int) -> None:
+        self._saver.loaded(step)
+
+
+def _with_keep_count(config: CheckpointManagerConfig, keep_count: int | None) -> CheckpointManagerConfig:
+    if not isinstance(config, CheckpointManagerConfig):
+        raise InvalidInput(f"config must be CheckpointManagerConfig(...), not {type(config).__name__}")
+    if keep_count is None:
+        return config
+    return replace(config, retention=msgspec.structs.replace(config.retention, keep_count=keep_count))
+
+
+async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, background.loop()))

@@ -1,0 +1,166 @@
+"""What a checkpoint says of itself: `metadata.json` for the whole, and a part manifest for each rank.
+
+    metadata.json                 written last: its presence is the commit. Names each part's manifest, by digest.
+    part-0-<attempt>.json         the skeleton of a rank's state, its tensors, and where each of their chunks lies
+
+Every byte is covered: chunks by digests in the part manifest, that by a digest in `metadata.json`, and `metadata.json`
+by one of its own. A reader that does not know the format's version says so, and reads nothing.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+import xxhash
+
+from strata.errors import CheckpointDamaged, InvalidInput
+
+FORMAT = 1
+METADATA = "metadata.json"
+DIGEST = "xxh3-128:"
+CHUNK_BYTES = 8 << 20
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What reading JSON may raise."""
+
+
+def digest_of(data: Any) -> str:
+    """Of any contiguous buffer."""
+    return DIGEST + xxhash.xxh3_128_hexdigest(data)
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some bytes of a tensor, those after the chunk before: in which file of the part, from where, and their digest."""
+
+    file: int
+    at: int
+    size: int
+    digest: str
+
+
+class Tied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A name for a tensor that is stored under another; with `offset` and `strides` for one that lies within it."""
+
+    name: str
+    tensor: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    offset: int | None = None
+    strides: tuple[int, ...] = ()
+
+
+class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An array, or bytes in which several lie: those begin `shift` bytes behind a multiple of 64."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: list[Chunk]
+    shift: int = 0
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of tensors, by its path below the job's `checkpoints` folder, and the digest of what precedes them."""
+
+    path: str
+    size: int
+    header_size: int = 0
+    header_digest: str = ""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One rank's share of a checkpoint. `leaves` says of each array in the skeleton which tensor it is."""
+
+    format: int
+    rank: int
+    attempt: str
+    kind: str
+    skeleton: Any
+    leaves: list[int | Tied]
+    tensors: list[Tensor]
+    files: list[File]
+
+
+class PartRef(msgspec.Struct, frozen=True):
+    """Where a part's manifest is, and what it must be."""
+
+    rank: int
+    path: str
+    size: int
+    digest: str
+    stored_bytes: int
+    written_bytes: int
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """A committed checkpoint. `term` counts the starts of its writer; see `lineage`."""
+
+    format: int
+    job: str
+    step: int
+    epoch: int
+    term: int
+    attempt: str
+    unix_seconds: float
+    world_size: int
+    metrics: dict[str, float | str]
+    """Numbers; those that JSON has no number for as text: nan, inf, -inf."""
+    parts: list[PartRef]
+    references: list[str]
+    strata: str
+    digest: str = ""
+
+
+def encode_part(part: Part) -> bytes:
+    return msgspec.json.encode(part) + b"\n"
+
+
+def decode_part(data: Any, where: str) -> Part:
+    """Its digest has been checked: what is wrong now is another version's."""
+    _check_format(data, where)
+    try:
+        return msgspec.json.decode(data, type=Part)
+    except UNREADABLE as error:
+        raise CheckpointDamaged(
+            f"{where} is no part manifest that this version of Strata understands: {error}"
+        ) from error
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """With its own digest in it, taken while that is empty."""
+    bare = msgspec.structs.replace(metadata, digest="")
+    whole = msgspec.structs.replace(bare, digest=digest_of(_pretty(bare)))
+    return _pretty(whole)
+
+
+def decode_metadata(data: bytes, where: str) -> Metadata:
+    """Raises CheckpointDamaged, naming the file."""
+    _check_format(data, where)
+    try:
+        found = msgspec.json.decode(data, type=Metadata)
+    except UNREADABLE as error:
+        raise CheckpointDamaged(f"{where} is damaged: {error}") from error
+    bare = msgspec.structs.replace(found, digest="")
+    if _pretty(msgspec.structs.replace(bare, digest=digest_of(_pretty(bare)))) != data:
+        raise CheckpointDamaged(f"{where} is damaged: its digest does not match what it says")
+    return found
+
+
+def _pretty(metadata: Metadata) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(metadata)) + b"\n"
+
+
+def written_metrics(metrics: dict[str, float]) -> dict[str, float | str]:
+    return {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
+
+
+class _Versioned(msgspec.Struct):
+    format: int
+
+
+def _check_format(data: Any, where: str) -> None:
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format
+    except UNREADABLE as error:
+        raise CheckpointDamaged(f"{where} is damaged: {error}") from error
+    if version > FORMAT:
+        raise InvalidInput(f"{where} has format {version}; this version of Strata reads up to {FORMAT}: upgrade it")

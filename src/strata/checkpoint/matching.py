@@ -1,0 +1,73 @@
+"""Which tensors of a checkpoint are wanted, under which names: patterns, renaming, and what does not fit.
+
+Names are paths such as `model/layers.0.weight`; patterns are those of a shell, in which `*` spans slashes too.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+from strata.errors import InvalidInput
+
+Keys: TypeAlias = str | Iterable[str]
+Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
+TOLD = 5
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What did not fit: names that were wanted and are not there, that are there and nobody wants, and that differ."""
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    mismatched: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to report."""
+        return bool(self.missing or self.unexpected or self.mismatched)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{len(names):,} {what}: {', '.join(names[:TOLD])}{', …' if len(names) > TOLD else ''}"
+            for what, names in (
+                ("missing", self.missing),
+                ("unexpected", self.unexpected),
+                ("mismatched", self.mismatched),
+            )
+            if names
+        ]
+        return "; ".join(parts) or "everything fits"
+
+
+def renamer(rename: Rename | None) -> Callable[[str], str]:
+    """Of names in the checkpoint. A mapping renames whole names, and what begins with a key that ends in a slash."""
+    if rename is None:
+        return lambda name: name
+    if callable(rename):
+        return rename
+    whole = dict(rename)
+    prefixes = sorted((key for key in whole if key.endswith("/")), key=len, reverse=True)
+
+    def renamed(name: str) -> str:
+        if name in whole:
+            return whole[name]
+        for prefix in prefixes:
+            if name.startswith(prefix):
+                return whole[prefix] + name[len(prefix) :]
+        return name
+
+    return renamed
+
+
+def chooser(names: Sequence[str], keys: Keys) -> Callable[[str], bool]:
+    """Whether any pattern matches a name; InvalidInput for a pattern that matches no tensor."""
+    patterns = [keys] if isinstance(keys, str) else list(keys)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {_some(names)}")
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD:,} more" if len(names) > TOLD else "")

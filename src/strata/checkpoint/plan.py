@@ -1,0 +1,117 @@
+"""Where each tensor goes: which file, from which byte on. Pure, and kept while the shapes of a state stay the same.
+
+A file is what the safetensors library reads: a header that ends at a multiple of 4096, then the tensors without a gap.
+Within a file those with larger elements come first, so that every tensor is aligned to its own. A tensor that does not
+fit into one file is cut into pieces, which are entries of bytes named `name@offset`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.manifest import CHUNK_BYTES
+
+ALIGNMENT = 4096
+FILE_BYTES = 4 << 30
+HEADER_MOST = 100_000_000
+"""The longest header that the safetensors library reads."""
+_ENTRY_BYTES = 120
+
+
+class Wanted(NamedTuple):
+    """Bytes to be written: a tensor, or a piece of one from `start` on."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    tensor: int
+    start: int = 0
+
+
+class Placed(NamedTuple):
+    """Where in the file it is."""
+
+    wanted: Wanted
+    at: int
+
+
+class FilePlan(NamedTuple):
+    """One file: its header, and what comes after it."""
+
+    header: bytes
+    placed: list[Placed]
+    size: int
+
+    @property
+    def room(self) -> int:
+        """In whole blocks, as it lies in memory."""
+        return -(-self.size // ALIGNMENT) * ALIGNMENT
+
+
+def plan_files(wanted: Iterable[Wanted], file_bytes: int = FILE_BYTES) -> list[FilePlan]:
+    """All of it, in as few files as hold it."""
+    files: list[FilePlan] = []
+    gathered: list[Wanted] = []
+    size = header = 0
+    for each in _cut(wanted, file_bytes // 2):
+        entry = _ENTRY_BYTES + len(each.name.encode())
+        if gathered and (size + header + each.size + entry > file_bytes or header + entry > HEADER_MOST):
+            files.append(_file(gathered))
+            gathered, size, header = [], 0, 0
+        gathered.append(each)
+        size += each.size
+        header += entry
+    if gathered:
+        files.append(_file(gathered))
+    return files
+
+
+def _cut(wanted: Iterable[Wanted], most: int) -> Iterable[Wanted]:
+    """Pieces of whole chunks, of what is too long for a file."""
+    most = max(CHUNK_BYTES, most // CHUNK_BYTES * CHUNK_BYTES)
+    for each in wanted:
+        if each.size <= most:
+            yield each
+            continue
+        for start in range(0, each.size, most):
+            size = min(most, each.size - start)
+            yield Wanted(f"{each.name}@{each.start + start}", "uint8", (size,), size, each.tensor, each.start + start)
+
+
+def _file(gathered: Sequence[Wanted]) -> FilePlan:
+    ordered = sorted(gathered, key=lambda each: -dtype_of(each.dtype).bytes)
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for each in ordered:
+        entries[each.name] = _entry(each, at)
+        at += each.size
+    header = _padded(msgspec.json.encode(entries))
+    placed, at = [], len(header)
+    for each in ordered:
+        placed.append(Placed(each, at))
+        at += each.size
+    return FilePlan(header, placed, at)
+
+
+def _entry(wanted: Wanted, at: int) -> dict[str, object]:
+    dtype = dtype_of(wanted.dtype)
+    is_bytes = dtype.stored == "U8" and dtype.name != "uint8"
+    return {
+        "dtype": dtype.stored,
+        "shape": (wanted.size,) if is_bytes else wanted.shape,
+        "data_offsets": (at, at + wanted.size),
+    }
+
+
+def _padded(entries: bytes) -> bytes:
+    """With its length before it, and blanks behind."""
+    length = -(-(len(entries) + 8) // ALIGNMENT) * ALIGNMENT - 8
+    return length.to_bytes(8, "little") + entries + b" " * (length - len(entries))
+
+
+def chunks_of(size: int) -> list[tuple[int, int]]:
+    """Start and length of each chunk of a tensor."""
+    return [(start, min(CHUNK_BYTES, size - start)) for start in range(0, size, CHUNK_BYTES)]

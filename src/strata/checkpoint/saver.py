@@ -1,0 +1,287 @@
+"""The one save that a process has under way, and what it must know from one save to the next.
+
+The caller's thread takes a state apart and copies it; the private loop writes and commits. At most one save is being
+written at a time: they share one arena.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from strata import background
+from strata.checkpoint.arena import Arena
+from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.frameworks import Block
+from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.lineage import Term, begin_term, writer_name
+from strata.checkpoint.retention import doomed
+from strata.checkpoint.saving import (
+    Attempt,
+    Planner,
+    Prepared,
+    Stage,
+    as_bytes,
+    commit,
+    new_attempt,
+    write_bytes,
+    write_tree,
+)
+from strata.checkpoint.settings import CheckpointManagerConfig
+from strata.checkpoint.store import Folder
+from strata.core.ids import check_int
+from strata.errors import Conflict, InvalidInput, SaveFailed, SaveReplaced, StrataError
+from strata.texts import readable_bytes
+
+logger = logging.getLogger("strata.checkpoint")
+
+HISTORY_KEPT = 100
+
+
+class _Save(NamedTuple):
+    """What is to be saved: bytes, or the stage on which a tree's copy appears."""
+
+    handle: SaveHandle
+    data: Block | None
+    stage: Stage | None
+    epoch: int
+    metrics: dict[str, float]
+    began: float
+
+
+class Saver:
+    """Saves states of one job from this process."""
+
+    def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena) -> None:
+        self._checkpoints, self._config, self.arena = checkpoints, config, arena
+        self._planner = Planner()
+        self._process = os.getpid()
+        self._writer = writer_name()
+        self._turn = threading.Lock()
+        self._running: tuple[SaveHandle, Future[None]] | None = None
+        self._term: Term | None = None
+        self._newest = -1
+        self._base: int | None = None
+        self._failures = 0
+        self._untold: BaseException | None = None
+        self.history: list[SaveHandle] = []
+        _savers.add(self)
+
+    # -- in the caller's thread --------------------------------------------------------------------------------------
+
+    def check(self, state: Any) -> Prepared | None:
+        """Raises Unstorable for what cannot be saved; gives the plan for what can."""
+        return None if as_bytes(state) is not None else self._planner.prepare(state)
+
+    def prepare(self, state: Any) -> None:
+        """Plan, and allocate the memory, before the first save is due."""
+        prepared = self.check(state)
+        if prepared is not None:
+            self.arena.take(sum(file.room for file in prepared.files))
+
+    def loaded(self, step: int) -> None:
+        """The job goes on from here: what was saved beyond is left behind by the next save."""
+        self._base = step
+
+    def begin(self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None) -> SaveHandle:
+        """Start a save; returns once the state may be changed again."""
+        began = time.perf_counter()
+        self._check_process()
+        check_int(step, "step")
+        check_int(epoch, "epoch")
+        given = _checked_metrics(metrics)
+        self._check_failures()
+        handle = SaveHandle(step)
+        data = as_bytes(state)
+        prepared = None if data is not None else self._planner.prepare(state)
+        handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
+        handle.report.tensors = len(prepared.stored) if prepared else 1
+        with self._turn:
+            if not self._my_turn(handle):
+                return handle
+            handle.report.waited_seconds = time.perf_counter() - began
+            stage = None if prepared is None else Stage(prepared, self.arena, background.loop())
+            save = _Save(handle, data, stage, epoch, given, began)
+            self._running = (handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
+            self.history = [*self.history[1 - HISTORY_KEPT :], handle]
+        if stage is not None:
+            stage.fill()
+        handle.report.stall_seconds = time.perf_counter() - began
+        handle.staged()
+        return handle
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until nothing is being written. Raises a failure that nobody was told of yet."""
+        running = self._running
+        if running is not None:
+            try:
+                running[1].result(timeout)
+            except TimeoutError:
+                raise TimeoutError(f"the save of step {running[0].step} is not over yet") from None
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Once what is under way is over; the memory goes back."""
+        _savers.discard(self)
+        try:
+            self.wait()
+        finally:
+            self.arena.release()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidInput("this process was forked from the one that saves: make a manager of its own, if it must")
+
+    def _check_failures(self) -> None:
+        if self._failures >= self._config.max_failed_saves:
+            error, self._untold = self._untold, None
+            raise SaveFailed(
+                f"{self._failures} saves in a row have failed; the last: {error or 'see the log'}"
+            ) from error
+
+    def _my_turn(self, handle: SaveHandle) -> bool:
+        if self._running is None or self._running[0].done():
+            return True
+        running, future = self._running
+        if self._config.when_busy == "skip":
+            handle.skip(f"step {running.step} is still being written")
+            logger.warning("step %d is not saved: step %d is still being written", handle.step, running.step)
+            return False
+        if self._config.when_busy == "replace":
+            logger.warning("step %d is given up for step %d", running.step, handle.step)
+            running.report.notes.append(f"replaced by step {handle.step}")
+            future.cancel()
+        else:
+            handle.report.notes.append(f"waited for step {running.step}")
+        _settled(future)
+        return True
+
+    # -- on the loop -------------------------------------------------------------------------------------------------
+
+    async def _save(self, save: "_Save") -> None:
+        handle = save.handle
+        try:
+            await self._write(save)
+        except BaseException as error:
+            if save.stage is not None:
+                save.stage.snapshot.give_up(error)
+            self._failed(handle, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return
+        handle.report.durable_seconds = time.perf_counter() - save.began
+        self._failures = 0
+        self._tell(handle)
+        handle.committed()
+        await self._retain()
+
+    async def _write(self, save: "_Save") -> None:
+        store, report = self._checkpoints.store, save.handle.report
+
+        def progress(count: int) -> None:
+            report.written_bytes += count
+
+        attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
+        if save.stage is not None:
+            part = await write_tree(store, attempt, save.stage, progress)
+        else:
+            assert save.data is not None
+            part = await write_bytes(store, attempt, save.data, progress)
+        metadata = await commit(store, attempt, part)
+        report.written_bytes = sum(reference.written_bytes for reference in metadata.parts)
+
+    async def _attempt(self, step: int, epoch: int, metrics: dict[str, float]) -> Attempt:
+        """Where it goes, and as whose. A return to an earlier step begins a new term."""
+        everything = await self._checkpoints.all()
+        if self._term is None or self._base is not None or step <= self._newest:
+            line = await self._checkpoints.line()
+            base = self._base if self._base is not None else max((s for s in line if s < step), default=-1)
+            oldest = min((metadata.term for _, metadata in everything), default=0)
+            first = self._term is None
+            self._term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
+            self._base, self._newest = None, base
+            if first:
+                await self._sweep()
+        taken = {folder for folder, metadata in everything if metadata.step == step}
+        folder = Folder(step, self._term.term) if taken else Folder(step)
+        if folder in taken:
+            raise Conflict(f"step {step} was saved already by this process: a step is saved once")
+        self._newest = step
+        return new_attempt(folder, self._term, epoch, metrics)
+
+    async def _sweep(self) -> None:
+        gone = await self._checkpoints.sweep()
+        if gone:
+            logger.info("removed %d files that an earlier run left behind", len(gone))
+
+    async def _retain(self) -> None:
+        """A failure here fails no save: what is not deleted now is deleted after the next one."""
+        try:
+            everything = await self._checkpoints.all()
+            line = set((await self._checkpoints.line()).values())
+            beyond = doomed(everything, line, await self._checkpoints.pinned(), self._config.retention)
+            if beyond:
+                await self._checkpoints.delete(beyond)
+                logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
+        except (StrataError, OSError):
+            logger.exception("checkpoints beyond what retention keeps could not be deleted")
+
+    def _failed(self, handle: SaveHandle, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            handle.failed(SaveReplaced(f"the save of step {handle.step} was given up for a later one"))
+            return
+        self._failures += 1
+        self._untold = error
+        logger.error("the save of step %d failed (%d in a row): %s", handle.step, self._failures, error)
+        handle.failed(error)
+
+    def _tell(self, handle: SaveHandle) -> None:
+        report = handle.report
+        logger.info(
+            "saved step %d: %s in %.2f s (%.0f MB/s), kept training for %.0f ms",
+            report.step,
+            readable_bytes(report.written_bytes),
+            report.durable_seconds,
+            report.mb_per_second,
+            1000 * report.stall_seconds,
+        )
+
+
+_savers: "weakref.WeakSet[Saver]" = weakref.WeakSet()
+
+
+@atexit.register
+def _finish_all() -> None:
+    """A save whose handle was dropped is finished before Python ends."""
+    for saver in list(_savers):
+        running = saver._running
+        if running is not None and saver._process == os.getpid():
+            _settled(running[1])
+
+
+def _settled(future: "Future[None]") -> None:
+    """Wait until it is over; how it went is told elsewhere."""
+    try:
+        future.result()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+
+
+def _checked_metrics(metrics: dict[str, float] | None) -> dict[str, float]:
+    found = {}
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str):
+            raise InvalidInput(f"the name of a metric must be text, not {name!r}")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the metric {name!r} must be a number, not {type(value).__name__}") from error
+    return found

@@ -1,0 +1,253 @@
+"""One save, from a state in memory to a committed checkpoint.
+
+prepare     take the state apart, plan its files           in the caller's thread; nothing is written yet
+stage       copy it into the arena                         in the caller's thread, while writing begins
+write       files, then the part's manifest                on the private loop
+commit      `metadata.json`, where none is                 the one moment at which the checkpoint exists
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strata import __version__
+from strata.checkpoint import manifest
+from strata.checkpoint.arena import Arena
+from strata.checkpoint.frameworks import Block
+from strata.checkpoint.lineage import Term, check_term
+from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
+from strata.checkpoint.plan import FilePlan, Wanted, chunks_of, plan_files
+from strata.checkpoint.snapshot import Snapshot
+from strata.checkpoint.sources import Source, sources_of
+from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.ties import Stored, Tied, tie
+from strata.checkpoint.tree import flatten
+from strata.checkpoint.writing import Filled, SnapshotWriter
+from strata.errors import Conflict, ObjectExists
+
+BYTES, TREE = "bytes", "tree"
+
+
+@dataclass(slots=True)
+class Report:
+    """How a save went, for people and for metrics."""
+
+    step: int
+    state_bytes: int = 0
+    written_bytes: int = 0
+    tensors: int = 0
+    stall_seconds: float = 0.0
+    """How long the caller was kept."""
+    durable_seconds: float = 0.0
+    """From the call to the commit."""
+    waited_seconds: float = 0.0
+    """Of the stall: for a save before it."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def referenced_bytes(self) -> int:
+        """What did not have to be written again."""
+        return self.state_bytes - self.written_bytes
+
+    @property
+    def mb_per_second(self) -> float:
+        return self.written_bytes / 1e6 / self.durable_seconds if self.durable_seconds else 0.0
+
+
+class Prepared(NamedTuple):
+    """A state taken apart, and where its parts will go."""
+
+    kind: str
+    skeleton: Any
+    leaves: list[int | manifest.Tied]
+    stored: list[Stored]
+    sources: list[Source]
+    files: list[FilePlan]
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.stored)
+
+
+class Planner:
+    """Takes states apart; the plan of the last one is used again as long as the shapes stay."""
+
+    def __init__(self) -> None:
+        self._wanted: list[Wanted] = []
+        self._files: list[FilePlan] = []
+
+    def prepare(self, state: Any) -> Prepared:
+        """Raises Unstorable for what cannot be saved, before anything is done."""
+        flat = flatten(state)
+        stored, tied = tie(flat.leaves)
+        names = [leaf.name for leaf in flat.leaves]
+        sources = sources_of(stored, flat.leaves)
+        return Prepared(TREE, flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
+
+    def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
+        wanted = [Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored)]
+        if wanted != self._wanted:
+            self._wanted, self._files = wanted, plan_files(wanted)
+        return self._files
+
+
+def _leaves(names: Sequence[str], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[int | manifest.Tied]:
+    made: list[int | manifest.Tied] = []
+    for name, each in zip(names, tied, strict=True):
+        if each.layout is not None:
+            dtype, shape, offset, strides = each.layout
+            made.append(manifest.Tied(name, each.stored, dtype, shape, offset, strides))
+        elif stored[each.stored].name != name:
+            made.append(manifest.Tied(name, each.stored))
+        else:
+            made.append(each.stored)
+    return made
+
+
+class Attempt(NamedTuple):
+    """What is being saved: where to, and as whose."""
+
+    folder: Folder
+    term: Term
+    name: str
+    epoch: int
+    metrics: dict[str, float]
+    rank: int = 0
+
+
+def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float]) -> Attempt:
+    return Attempt(folder, term, f"{term.term}-{secrets.token_hex(4)}", epoch, metrics)
+
+
+class Stage:
+    """A snapshot that is filled by one thread and written by the loop."""
+
+    def __init__(self, prepared: Prepared, arena: Arena, loop: asyncio.AbstractEventLoop) -> None:
+        self.prepared = prepared
+        self.snapshot = Snapshot(prepared.files, arena.take(sum(file.room for file in prepared.files)))
+        self.filled = Filled(loop)
+
+    def fill(self) -> None:
+        """In the caller's thread. A copy that fails is told to the writer too."""
+        try:
+            self.snapshot.fill(self.prepared.sources, self.filled.tell)
+        except BaseException as error:
+            self.filled.fail(error)
+            raise
+
+
+async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Callable[[int], None]) -> Part:
+    """The files of a tree of arrays."""
+    prepared = stage.prepared
+    paths = [
+        f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}-{n}.safetensors" for n in range(len(prepared.files))
+    ]
+    writer = SnapshotWriter(store.storage, stage.snapshot, stage.filled, progress)
+    digests = await writer.write([store.key(path) for path in paths])
+    files = [
+        File(path, file.size, len(file.header), digest_of(file.header))
+        for path, file in zip(paths, prepared.files, strict=True)
+    ]
+    return Part(
+        manifest.FORMAT,
+        attempt.rank,
+        attempt.name,
+        TREE,
+        prepared.skeleton,
+        prepared.leaves,
+        _tensors(prepared, digests),
+        files,
+    )
+
+
+def _tensors(prepared: Prepared, digests: list[list[str]]) -> list[Tensor]:
+    chunks: list[list[tuple[int, Chunk]]] = [[] for _ in prepared.stored]
+    for number, (file, found) in enumerate(zip(prepared.files, digests, strict=True)):
+        left = iter(found)
+        for wanted, at in file.placed:
+            for start, size in chunks_of(wanted.size):
+                chunks[wanted.tensor].append((wanted.start + start, Chunk(number, at + start, size, next(left))))
+    return [
+        Tensor(each.name, each.dtype, each.shape, [chunk for _, chunk in sorted(own, key=_first)], each.shift)
+        for each, own in zip(prepared.stored, chunks, strict=True)
+    ]
+
+
+def _first(pair: tuple[int, Chunk]) -> int:
+    return pair[0]
+
+
+async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> Part:
+    """A state of bytes is a file of exactly those bytes."""
+    name = "model.bin" if not attempt.rank else f"model-{attempt.rank}.bin"
+    path = f"{attempt.folder.name}/{name}"
+    key = store.key(path)
+    digests = asyncio.get_running_loop().run_in_executor(None, _digests, data)
+    try:
+        await store.storage.put_if_absent(key, data)
+    except ObjectExists:  # of a save that was never committed: nobody refers to it
+        await store.storage.delete(key)
+        await store.storage.put_if_absent(key, data)
+    progress(len(data))
+    found = await digests
+    chunks = [Chunk(0, start, size, each) for (start, size), each in zip(chunks_of(len(data)), found, strict=True)]
+    tensor = Tensor("", "uint8", (len(data),), chunks)
+    return Part(manifest.FORMAT, attempt.rank, attempt.name, BYTES, None, [0], [tensor], [File(path, len(data))])
+
+
+def _digests(data: Block) -> list[str]:
+    return [digest_of(data[start : start + size]) for start, size in chunks_of(len(data))]
+
+
+async def commit(store: Store, attempt: Attempt, part: Part) -> Metadata:
+    """The part's manifest, then the checkpoint's. Nothing before the very last write makes it one."""
+    data = manifest.encode_part(part)
+    path = f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}.json"
+    await store.storage.put_if_absent(store.key(path), data)
+    own = {number for number, file in enumerate(part.files) if file.path.startswith(f"{attempt.folder.name}/")}
+    reference = PartRef(
+        attempt.rank,
+        path,
+        len(data),
+        digest_of(data),
+        sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks),
+        sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks if chunk.file in own),
+    )
+    metadata = Metadata(
+        manifest.FORMAT,
+        store.job,
+        attempt.folder.step,
+        attempt.epoch,
+        attempt.term.term,
+        attempt.name,
+        time.time(),
+        1,
+        manifest.written_metrics(attempt.metrics),
+        [reference],
+        sorted({file.path for number, file in enumerate(part.files) if number not in own}),
+        __version__,
+    )
+    encoded = manifest.encode_metadata(metadata)
+    await check_term(store, attempt.term)
+    try:
+        await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
+    except ObjectExists:
+        raise Conflict(
+            f"step {attempt.folder.step} is committed already in {store.storage.url}/{store.root}: "
+            "another process saves under the same job_id"
+        ) from None
+    return manifest.decode_metadata(encoded, "the checkpoint just written")
+
+
+def as_bytes(state: Any) -> Block | None:
+    """The memory of a state that is bytes; a copy of what may change; None for a tree."""
+    if type(state) is bytes:
+        return np.frombuffer(state, np.uint8)
+    if isinstance(state, bytearray | memoryview):
+        return np.frombuffer(bytes(state), np.uint8)
+    return None

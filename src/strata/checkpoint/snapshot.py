@@ -1,0 +1,222 @@
+"""A snapshot: a state copied into the images of its files, piece by piece, while the first pieces are being written.
+
+    caller's thread    fills segments in order, with a second thread beside it; returns when the last is filled
+    the writer         takes each segment once it is filled, and gives its memory back once it is written
+
+Where the arena holds all of a snapshot the caller never waits for the writer. Where it does not, segments take turns in
+it, and the caller waits for the disk, never for more memory.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from strata.checkpoint.frameworks import Block
+from strata.checkpoint.plan import ALIGNMENT, FilePlan
+from strata.checkpoint.sources import HostMemory, Source
+from strata.errors import InvalidInput
+
+SEGMENT_BYTES = 32 << 20
+SLOTS_LEAST = 2
+PIECE_BYTES = 4 << 20
+"""Copied by one thread before the other has its turn."""
+PIECE_COPIES = 256
+
+
+class Segment(NamedTuple):
+    """A stretch of a file's image, and where in the arena it lies."""
+
+    file: int
+    start: int
+    end: int
+    place: int
+
+
+class Copy(NamedTuple):
+    """Bytes of a tensor that go into a file's image."""
+
+    source: Source
+    start: int
+    at: int
+    size: int
+
+
+def segments_of(files: Sequence[FilePlan], room: int, segment_bytes: int = SEGMENT_BYTES) -> list[Segment]:
+    """How the images lie in an arena of so many bytes: one behind the other, or taking turns if it cannot hold all."""
+    if sum(file.room for file in files) <= room:
+        found: list[Segment] = []
+        base = 0
+        for number, file in enumerate(files):
+            found += [
+                Segment(number, start, min(start + segment_bytes, file.size), base + start)
+                for start in range(0, file.size, segment_bytes)
+            ]
+            base += file.room
+        return found
+    segment_bytes = min(segment_bytes, room // SLOTS_LEAST // ALIGNMENT * ALIGNMENT)
+    if not segment_bytes:
+        raise InvalidInput(f"a budget of {room:,} bytes is too little for a snapshot: give it at least 64 MiB")
+    slots = room // segment_bytes
+    cuts = [
+        (number, start, min(start + segment_bytes, file.size))
+        for number, file in enumerate(files)
+        for start in range(0, file.size, segment_bytes)
+    ]
+    return [Segment(*cut, turn % slots * segment_bytes) for turn, cut in enumerate(cuts)]
+
+
+class Snapshot:
+    """One filling of an arena. One thread fills it, another takes what is filled."""
+
+    def __init__(self, files: Sequence[FilePlan], arena: Block) -> None:
+        self.files = files
+        self.segments = segments_of(files, len(arena))
+        self._arena = arena
+        self._slots = len({segment.place for segment in self.segments})
+        self._free = threading.Semaphore(self._slots)
+        self._given_up: BaseException | None = None
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the arena is too small for all of it at once."""
+        return self._slots < len(self.segments)
+
+    def memory(self, segment: Segment) -> Block:
+        """The segment's bytes, once it is filled and until it is released."""
+        return self._arena[segment.place : segment.place + segment.end - segment.start]
+
+    def release(self) -> None:
+        """The oldest segment that is not released yet is written: its memory is free for another."""
+        self._free.release()
+
+    def give_up(self, error: BaseException) -> None:
+        """Nobody writes any more: whoever fills stops, and raises this."""
+        self._given_up = error
+        self._free.release(len(self.segments) + 1)
+
+    def fill(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
+        """Copy everything, telling the number of each segment that is filled, in order.
+
+        Returns when the state may be changed again.
+        """
+        if self.takes_turns:
+            self._fill_in_turns(sources, filled)
+        else:
+            self._fill_at_once(sources, filled)
+
+    def _fill_in_turns(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
+        left = iter(_all_copies(self.files, sources))
+        current = next(left, None)
+        for number, segment in enumerate(self.segments):
+            self._free.acquire()
+            if self._given_up is not None:
+                raise self._given_up
+            memory = self.memory(segment)
+            _put_header(self.files[segment.file], segment, memory)
+            while current is not None and current[0] == segment.file and current[1].at < segment.end:
+                file, copy = current
+                size = min(copy.size, segment.end - copy.at)
+                begin = copy.at - segment.start
+                copy.source.read(copy.start, memory[begin : begin + size])
+                rest = Copy(copy.source, copy.start + size, copy.at + size, copy.size - size)
+                current = (file, rest) if rest.size else next(left, None)
+            filled(number)
+
+    def _fill_at_once(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
+        for segment in self.segments:
+            _put_header(self.files[segment.file], segment, self.memory(segment))
+        bases = {segment.file: segment.place - segment.start for segment in self.segments}
+        work = _Work(_batches(self.files, bases, sources), [s.place + s.end - s.start for s in self.segments], filled)
+
+        def copy_some() -> None:
+            for copies in work.turns():
+                for source, start, at, size in copies:
+                    source.read(start, self._arena[at : at + size])
+
+        second = threading.Thread(target=work.guarded(copy_some), name="strata-snapshot", daemon=True)
+        second.start()
+        work.guarded(copy_some)()
+        second.join()
+        work.finish()
+
+
+class _Work:
+    """Batches of copies for two threads, in the order of the arena; what is filled is told in that order too."""
+
+    def __init__(self, batches: Iterator[list[Copy]], ends: list[int], filled: Callable[[int], None]) -> None:
+        self._batches, self._ends, self._filled = batches, ends, filled
+        self._lock = threading.Lock()
+        self._begun: dict[int, None] = {}
+        self._told = 0
+        self._errors: list[BaseException] = []
+
+    def turns(self) -> Iterator[list[Copy]]:
+        while not self._errors:
+            with self._lock:
+                batch = next(self._batches, None)
+                if batch is None:
+                    return
+                begins = batch[0].at
+                self._begun[begins] = None
+            yield batch
+            with self._lock:
+                oldest = next(iter(self._begun))
+                del self._begun[begins]
+                if oldest == begins:  # all before the next oldest is there now
+                    self._tell(next(iter(self._begun), batch[-1].at + batch[-1].size))
+
+    def guarded(self, run: Callable[[], None]) -> Callable[[], None]:
+        def guard() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001  raised by `finish`, in the caller's own thread
+                self._errors.append(error)
+
+        return guard
+
+    def finish(self) -> None:
+        if self._errors:
+            raise self._errors[0]
+        self._tell(self._ends[-1] if self._ends else 0)
+
+    def _tell(self, up_to: int) -> None:
+        while self._told < len(self._ends) and self._ends[self._told] <= up_to:
+            self._filled(self._told)
+            self._told += 1
+
+
+def _all_copies(files: Sequence[FilePlan], sources: Sequence[Source]) -> Iterator[tuple[int, Copy]]:
+    """In the order of the files."""
+    for number, file in enumerate(files):
+        for wanted, at in file.placed:
+            if wanted.size:
+                yield number, Copy(sources[wanted.tensor], wanted.start, at, wanted.size)
+
+
+def _batches(files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]) -> Iterator[list[Copy]]:
+    """In the order of the arena: neighbouring small copies together, large ones cut."""
+    batch: list[Copy] = []
+    size = 0
+    for file, (source, start, at, length) in _all_copies(files, sources):
+        place = bases[file] + at
+        if length > PIECE_BYTES and type(source) is HostMemory:
+            if batch:
+                yield batch
+                batch, size = [], 0
+            for done in range(0, length, PIECE_BYTES):
+                yield [Copy(source, start + done, place + done, min(PIECE_BYTES, length - done))]
+            continue
+        batch.append(Copy(source, start, place, length))
+        size += length
+        if size >= PIECE_BYTES or len(batch) >= PIECE_COPIES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _put_header(file: FilePlan, segment: Segment, memory: Block) -> None:
+    header = file.header[segment.start : segment.end]
+    memory[: len(header)] = np.frombuffer(header, np.uint8)

@@ -1,0 +1,92 @@
+"""Where the checkpoints of a job lie in a storage, and what is there.
+
+{job}/checkpoints/lineage.json                  which run of the writer followed which; see `lineage`
+{job}/checkpoints/step_1000/metadata.json       a committed checkpoint
+{job}/checkpoints/step_1000-3/metadata.json     the same step, saved again by the third run after a return
+{job}/checkpoints/pins/step_1000                kept whatever retention says
+{job}/checkpoints/readers/…                     somebody reads, until the time it says
+"""
+
+import re
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
+from strata.core.ids import check_id
+from strata.errors import CheckpointDamaged, ObjectNotFound
+from strata.storage import StorageBackend
+
+_FOLDER = re.compile(r"step_(\d{1,19})(?:-(\d{1,9}))?")
+
+
+class Folder(NamedTuple):
+    """The folder of one checkpoint: `term` is 0 for the first run that saved this step."""
+
+    step: int
+    term: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"step_{self.step}" + (f"-{self.term}" if self.term else "")
+
+
+def folder_named(name: str) -> Folder | None:
+    """None for anything else that lies there."""
+    found = _FOLDER.fullmatch(name)
+    return Folder(int(found[1]), int(found[2] or 0)) if found else None
+
+
+class Store:
+    """The checkpoints of one job. Knows keys and manifests; changes nothing."""
+
+    def __init__(self, storage: StorageBackend, job: str) -> None:
+        self.storage = storage
+        self.job = check_id(job, "job_id")
+        self.root = f"{self.job}/checkpoints"
+        self._metadata: dict[str, Metadata] = {}
+
+    def key(self, *parts: str) -> str:
+        """Below the job's folder."""
+        return "/".join((self.root, *parts))
+
+    async def folders(self) -> list[Folder]:
+        """Those of committed checkpoints."""
+        found = []
+        async for path in self._listed():
+            name, _, rest = path.partition("/")
+            folder = folder_named(name)
+            if folder is not None and rest == METADATA:
+                found.append(folder)
+        return sorted(found)
+
+    async def _listed(self) -> AsyncIterator[str]:
+        prefix = len(self.root) + 1
+        async for entry in self.storage.list_all(self.root):
+            yield entry.path[prefix:]
+
+    async def metadata(self, folder: Folder) -> Metadata:
+        """Of a committed checkpoint: it never changes, so it is read once."""
+        known = self._metadata.get(folder.name)
+        if known is None:
+            key = self.key(folder.name, METADATA)
+            known = decode_metadata(await self.storage.read(key), f"{self.storage.url}/{key}")
+            if known.step != folder.step:
+                raise CheckpointDamaged(f"{self.storage.url}/{key} says it is of step {known.step}: it was moved here")
+            self._metadata[folder.name] = known
+        return known
+
+    def forget(self, folder: Folder) -> None:
+        """It is deleted."""
+        self._metadata.pop(folder.name, None)
+
+    async def part(self, reference: PartRef) -> Part:
+        """A rank's manifest, which must be what the checkpoint says."""
+        key = self.key(reference.path)
+        where = f"{self.storage.url}/{key}"
+        try:
+            data = await self.storage.read(key)
+        except ObjectNotFound as error:
+            raise CheckpointDamaged(f"{where} is missing: the checkpoint is not whole") from error
+        if digest_of(data) != reference.digest:
+            raise CheckpointDamaged(f"{where} is damaged: its digest does not match what the checkpoint says")
+        return decode_part(data, where)

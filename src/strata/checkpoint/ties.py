@@ -1,0 +1,151 @@
+"""Arrays that share memory: stored once, and tied again when they are loaded.
+
+Two arrays over the very same elements are one tensor under two names. Arrays that overlap in part, such as a buffer
+and slices of it, are stored as the bytes they cover together, and each is a view of those.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.frameworks import Block, Layout, Region
+from strata.checkpoint.frameworks.base import byte_strides
+from strata.checkpoint.tree import Leaf
+
+SHIFT = 64
+SPARSE = 4
+"""Arrays that take less than this part of the bytes they span are stored one by one, and not tied."""
+
+
+class Stored(NamedTuple):
+    """What is written under one name: an array, or bytes in which several lie."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    leaf: int
+    """The array itself; of several, the first."""
+    shared: Block | None = None
+    """The memory in which several lie."""
+    shift: int = 0
+    """How far that is from a multiple of SHIFT: kept, so that elements stay aligned."""
+
+
+class Tied(NamedTuple):
+    """Which of the stored a leaf is; with a layout if it lies in it with others."""
+
+    stored: int
+    layout: Layout | None = None
+
+
+def tie(leaves: Sequence[Leaf]) -> tuple[list[Stored], list[Tied]]:
+    """What to store of these, and which of that each of them is."""
+    firsts = _firsts(leaves)
+    clusters = _clusters(leaves, [number for number, first in enumerate(firsts) if first == number])
+    stored: list[Stored] = []
+    tied: list[Tied] = []
+    of_cluster: dict[int, int] = {}
+    of_first: dict[int, int] = {}
+    for number, leaf in enumerate(leaves):
+        first = firsts[number]
+        cluster = clusters.get(first)
+        if cluster is not None:
+            if cluster.start not in of_cluster:
+                of_cluster[cluster.start] = len(stored)
+                stored.append(cluster.stored(leaves, number))
+            tied.append(cluster.tied(of_cluster[cluster.start], leaf, first))
+            continue
+        if first not in of_first:
+            of_first[first] = len(stored)
+            stored.append(_alone(leaf, number))
+        tied.append(Tied(of_first[first]))
+    return stored, tied
+
+
+def _alone(leaf: Leaf, number: int) -> Stored:
+    size = dtype_of(leaf.described.dtype).bytes
+    for length in leaf.described.shape:
+        size *= length
+    return Stored(leaf.name, leaf.described.dtype, leaf.described.shape, size, number)
+
+
+def _firsts(leaves: Sequence[Leaf]) -> list[int]:
+    """For each, the first one that is the same array, or lies in the same place in the same way."""
+    seen: dict[Any, int] = {}
+    found = []
+    for number, leaf in enumerate(leaves):
+        described = leaf.described
+        if described.region is None:
+            same: Any = (id(leaf.value),)
+        else:
+            same = (described.region, described.dtype, described.shape)
+        found.append(seen.setdefault(same, number))
+    return found
+
+
+class _Cluster(NamedTuple):
+    """Bytes in which several lie. `whole` is the one that covers all of them without a gap, if there is one."""
+
+    start: int
+    end: int
+    whole: int | None
+
+    def stored(self, leaves: Sequence[Leaf], first: int) -> Stored:
+        if self.whole is not None:
+            return _alone(leaves[self.whole], self.whole)._replace(shift=self.start % SHIFT)
+        size = self.end - self.start
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.start))
+        return Stored(leaves[first].name, "uint8", (size,), size, first, memory, self.start % SHIFT)
+
+    def tied(self, stored: int, leaf: Leaf, number: int) -> Tied:
+        described = leaf.described
+        if number == self.whole:
+            return Tied(stored)
+        assert described.region is not None
+        first, strides = described.region.start, described.region.strides
+        for length, stride in zip(described.shape, strides, strict=True):
+            if stride < 0:
+                first -= (length - 1) * stride
+        return Tied(stored, Layout(described.dtype, described.shape, first - self.start, strides))
+
+
+def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Cluster]:
+    """Those that overlap another in part, each with the bytes that they cover together. Only in the host's memory."""
+    placed = [n for n in numbers if leaves[n].described.region is not None and not leaves[n].described.on_device]
+    if len(placed) < 2:
+        return {}
+    starts = np.fromiter((_region(leaves[n]).start for n in placed), np.uint64, len(placed))
+    ends = np.fromiter((_region(leaves[n]).end for n in placed), np.uint64, len(placed))
+    order = np.argsort(starts, kind="stable")
+    reach = np.maximum.accumulate(ends[order])
+    begins = np.concatenate(([True], starts[order][1:] >= reach[:-1]))
+    if begins.all():
+        return {}
+    group = np.cumsum(begins) - 1
+    found: dict[int, _Cluster] = {}
+    for each in np.flatnonzero(np.bincount(group) > 1):
+        members = sorted(placed[int(member)] for member in order[group == each])
+        start, end = min(_region(leaves[n]).start for n in members), max(_region(leaves[n]).end for n in members)
+        if sum(_alone(leaves[n], n).size for n in members) * SPARSE < end - start:
+            continue
+        whole = (n for n in members if is_dense(leaves[n]) and _region(leaves[n])[:2] == (start, end))
+        cluster = _Cluster(start, end, next(whole, None))
+        found.update(dict.fromkeys(members, cluster))
+    return found
+
+
+def _region(leaf: Leaf) -> Region:
+    assert leaf.described.region is not None
+    return leaf.described.region
+
+
+def is_dense(leaf: Leaf) -> bool:
+    """Whether its elements lie one after the other, as they are stored."""
+    described = leaf.described
+    if described.region is None:
+        return False
+    return described.region.strides == byte_strides(described.shape, dtype_of(described.dtype).bytes)

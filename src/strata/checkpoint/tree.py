@@ -1,0 +1,339 @@
+"""A state as a skeleton and its arrays: what is small and plain goes into the manifest, what is large into files.
+
+The skeleton is JSON. Scalars and lists stand for themselves; everything else is an object whose first key says what it
+is: `{"dict": …}`, `{"tuple": …}`, `{"torch": 7}` for the seventh array. Nothing in it names code, so nothing can be run
+by loading it.
+
+The law: what comes out is what went in, or it was refused before anything was written, by the path to it.
+"""
+
+import math
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of
+from strata.checkpoint.names import Names, name_of
+from strata.errors import InvalidInput, Unstorable
+
+DEEPEST = 128
+PROBLEMS_TOLD = 5
+EXACT = 2**53
+"""Integers up to here are the same in every reader of JSON."""
+
+Path: TypeAlias = tuple[object, ...]
+Node: TypeAlias = Any
+"""JSON, as `json.loads` gives it."""
+
+
+class Leaf(NamedTuple):
+    """One array of a state, and its name."""
+
+    name: str
+    value: Any
+    framework: Framework
+    described: Described
+
+
+class Flat(NamedTuple):
+    """A state taken apart."""
+
+    skeleton: Node
+    leaves: list[Leaf]
+
+
+def flatten(state: Any) -> Flat:
+    """Raises Unstorable, naming the places of what cannot be stored."""
+    walk = _Walk()
+    skeleton = walk.node(state, ())
+    if walk.problems:
+        told = [f"{name_of(path) or 'the state itself'}: {why}" for path, why in walk.problems[:PROBLEMS_TOLD]]
+        more = len(walk.problems) - len(told)
+        raise Unstorable("the state cannot be stored. " + "; ".join(told) + (f"; and {more} more" if more else ""))
+    return Flat(skeleton, walk.leaves)
+
+
+def unflatten(skeleton: Node, array: Callable[[int, str], Any]) -> Any:
+    """The state again. `array` gives the array of a number, made by the named package."""
+    return _Build(array).value(skeleton)
+
+
+# -- taking apart ----------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.leaves: list[Leaf] = []
+        self.problems: list[tuple[Path, str]] = []
+        self._names = Names()
+        self._above: set[int] = set()
+
+    def node(self, value: Any, path: Path) -> Node:
+        kind = type(value)
+        if value is None or kind is bool or (kind is str and _is_text(value)):
+            return value
+        if kind is int:
+            return value if -EXACT <= value <= EXACT else {"int": str(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": str(value)}
+        container = _CONTAINERS.get(kind)
+        if container is not None or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+            return self._inside(container or _Walk._named, value, path)
+        try:
+            return self._leaf(value, kind, path)
+        except Unstorable as problem:
+            self.problems.append((path, str(problem)))
+            return None
+
+    def _inside(self, container: "Callable[[_Walk, Any, Path], Node]", value: Any, path: Path) -> Node:
+        if id(value) in self._above:
+            self.problems.append((path, "it contains itself"))
+            return None
+        if len(path) >= DEEPEST:
+            self.problems.append((path[:3], f"it goes on for more than {DEEPEST} levels"))
+            return None
+        self._above.add(id(value))
+        made = container(self, value, path)
+        self._above.discard(id(value))
+        return made
+
+    def _leaf(self, value: Any, kind: type, path: Path) -> Node:
+        framework = framework_of(value)
+        if framework is not None:
+            return self._array(framework, value, path)
+        if isinstance(value, np.generic):
+            return {"scalar": self._array(framework_named("numpy"), np.asarray(value), path)["numpy"]}
+        if kind is bytes or kind is bytearray:
+            data = np.frombuffer(value, np.uint8)
+            return {kind.__name__: self._array(framework_named("numpy"), data, path)["numpy"]}
+        if kind is complex:
+            return {"complex": [self.node(value.real, path), self.node(value.imag, path)]}
+        told = _torch_value(value)
+        if told is not None:
+            return told
+        if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
+            return self._array(framework_named("numpy"), _as_numpy(value), path)
+        raise Unstorable(f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {_advice(value)}")
+
+    def _array(self, framework: Framework, value: Any, path: Path) -> dict[str, Any]:
+        self.leaves.append(Leaf(self._names.give(path), value, framework, framework.describe(value)))
+        node: dict[str, Any] = {framework.name: len(self.leaves) - 1}
+        if framework.name == "torch" and type(value).__name__ == "Parameter":
+            node["parameter"] = "trained" if value.requires_grad else "frozen"
+        return node
+
+    def _list(self, value: Any, path: Path) -> Node:
+        return [self.node(each, (*path, place)) for place, each in enumerate(value)]
+
+    def _tuple(self, value: Any, path: Path) -> Node:
+        return {"tuple": self._list(value, path)}
+
+    def _set(self, value: Any, path: Path) -> Node:
+        try:
+            ordered = sorted(value)
+        except TypeError:
+            ordered = sorted(value, key=repr)
+        return {type(value).__name__: self._list(ordered, path)}
+
+    def _named(self, value: Any, path: Path) -> Node:
+        fields = list(value._fields)
+        return {
+            "named": type(value).__name__,
+            "fields": fields,
+            "values": [self.node(each, (*path, field)) for field, each in zip(fields, value, strict=True)],
+        }
+
+    def _dict(self, value: Any, path: Path) -> Node:
+        if all(type(key) is str and _is_text(key) for key in value):
+            return {"dict": {key: self.node(each, (*path, key)) for key, each in value.items()}}
+        return {"items": self._items(value, path)}
+
+    def _items(self, value: Any, path: Path) -> Node:
+        made = []
+        for key, each in value.items():
+            if not _is_key(key):
+                self.problems.append((path, f"the key {key!r} of type {type(key).__name__} cannot be stored"))
+                continue
+            made.append([self.node(key, (*path, key)), self.node(each, (*path, key))])
+        return made
+
+    def _special_dict(self, value: Any, path: Path) -> Node:
+        node = {"items": self._items(value, path), "as": type(value).__name__}
+        if type(value) is defaultdict:
+            maker: Any = value.default_factory
+            if maker is not None and maker not in _DEFAULTS.values():
+                self.problems.append((path, f"a defaultdict that calls {maker!r} cannot be stored: make it a dict"))
+                return None
+            node["default"] = None if maker is None else maker.__name__
+        return node
+
+
+_CONTAINERS: dict[type, Callable[[_Walk, Any, Path], Node]] = {
+    dict: _Walk._dict,
+    list: _Walk._list,
+    tuple: _Walk._tuple,
+    OrderedDict: _Walk._special_dict,
+    Counter: _Walk._special_dict,
+    defaultdict: _Walk._special_dict,
+    set: _Walk._set,
+    frozenset: _Walk._set,
+}
+_DEFAULTS: dict[str, Callable[[], Any]] = {
+    "int": int,
+    "float": float,
+    "list": list,
+    "dict": dict,
+    "str": str,
+    "set": set,
+    "bool": bool,
+}
+
+
+def _is_key(key: object) -> bool:
+    if type(key) is tuple:
+        return all(map(_is_key, key))
+    return key is None or type(key) in (int, float, bool) or (type(key) is str and _is_text(key))
+
+
+def _is_text(value: str) -> bool:
+    """Half of a pair of surrogates is none, and cannot be written down."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _torch_value(value: Any) -> Node | None:
+    """The few values of torch's that are no tensors and stand in states."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if kind == "torch.dtype":
+        return {"torch.dtype": str(value).removeprefix("torch.")}
+    if kind == "torch.device":
+        return {"torch.device": str(value)}
+    if kind == "torch.Size":
+        return {"torch.Size": [int(each) for each in value]}
+    return None
+
+
+def _as_numpy(value: Any) -> "np.ndarray[Any, Any]":
+    try:
+        found = np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+    except Exception as error:
+        raise Unstorable(f"a {type(value).__name__} did not become an array: {error}") from error
+    return np.asarray(found)
+
+
+def _advice(value: object) -> str:
+    if isinstance(value, str):
+        return "it is no text that could be written down"
+    if callable(value):
+        return "a checkpoint holds no code"
+    if isinstance(value, dict):
+        return "make it a plain dict"
+    if hasattr(value, "state_dict"):
+        return "store its state_dict()"
+    return "a checkpoint holds arrays, numbers, text, dicts, lists and tuples"
+
+
+# -- putting together ------------------------------------------------------------------------------------------------
+
+
+class _Build:
+    def __init__(self, array: Callable[[int, str], Any]) -> None:
+        self._array = array
+
+    def value(self, node: Node) -> Any:
+        if isinstance(node, list):
+            return [self.value(each) for each in node]
+        if not isinstance(node, dict):
+            return node
+        kind = next(iter(node))
+        make = _MAKERS.get(kind)
+        if make is None:
+            raise InvalidInput(f"the checkpoint holds a {kind!r}, which this version of Strata does not know: upgrade")
+        return make(self, node)
+
+    def _values(self, nodes: Iterable[Node]) -> list[Any]:
+        return [self.value(each) for each in nodes]
+
+    def _dict(self, node: Node) -> Any:
+        return {key: self.value(each) for key, each in node["dict"].items()}
+
+    def _items(self, node: Node) -> Any:
+        pairs = [(self.value(key), self.value(each)) for key, each in node["items"]]
+        kind = node.get("as", "dict")
+        if kind == "defaultdict":
+            maker = node["default"]
+            return defaultdict(None if maker is None else _DEFAULTS[maker], pairs)
+        if kind == "Counter":
+            return Counter(dict(pairs))
+        return OrderedDict(pairs) if kind == "OrderedDict" else dict(pairs)
+
+    def _named(self, node: Node) -> Any:
+        """A tuple with the same name and fields: its own class would have to be imported, which would run code."""
+        name = node["named"] if str(node["named"]).isidentifier() else "Tuple"
+        return namedtuple(name, node["fields"], rename=True)(*self._values(node["values"]))
+
+    def _framework(self, node: Node) -> Any:
+        name, number = next(iter(node.items()))
+        made = self._array(number, name)
+        if "parameter" in node:
+            import torch
+
+            return torch.nn.Parameter(made, requires_grad=node["parameter"] == "trained")
+        return made
+
+    def _scalar(self, node: Node) -> Any:
+        return self._array(node["scalar"], "numpy").reshape(())[()]
+
+    def _bytes(self, node: Node) -> Any:
+        return self._array(node["bytes"], "numpy").tobytes()
+
+    def _bytearray(self, node: Node) -> Any:
+        return bytearray(self._array(node["bytearray"], "numpy").tobytes())
+
+    def _complex(self, node: Node) -> Any:
+        return complex(*self._values(node["complex"]))
+
+    def _torch(self, node: Node) -> Any:
+        import torch
+
+        kind, told = next(iter(node.items()))
+        if kind == "torch.dtype":
+            found = getattr(torch, told, None)
+            if not isinstance(found, torch.dtype):
+                raise InvalidInput(f"this torch has no dtype {told!r}")
+            return found
+        return torch.device(told) if kind == "torch.device" else torch.Size(told)
+
+
+ARRAYS = ("numpy", "torch", "jax", "tensorflow", "bytes", "bytearray", "scalar")
+"""What stands for an array, by its number."""
+
+
+_MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
+    "dict": _Build._dict,
+    "items": _Build._items,
+    "tuple": lambda build, node: tuple(build._values(node["tuple"])),
+    "named": _Build._named,
+    "set": lambda build, node: set(build._values(node["set"])),
+    "frozenset": lambda build, node: frozenset(build._values(node["frozenset"])),
+    "int": lambda build, node: int(node["int"]),
+    "float": lambda build, node: float(node["float"]),
+    "complex": _Build._complex,
+    "bytes": _Build._bytes,
+    "bytearray": _Build._bytearray,
+    "scalar": _Build._scalar,
+    "torch.dtype": _Build._torch,
+    "torch.device": _Build._torch,
+    "torch.Size": _Build._torch,
+    "numpy": _Build._framework,
+    "torch": _Build._framework,
+    "jax": _Build._framework,
+    "tensorflow": _Build._framework,
+}

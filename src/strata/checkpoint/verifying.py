@@ -1,0 +1,57 @@
+"""Every byte of a checkpoint, read and compared with its digest, in little memory."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from strata.checkpoint.manifest import Chunk, File, Part, digest_of
+from strata.checkpoint.reading import READ_BYTES, ChunkReader, Wish
+from strata.checkpoint.store import Store
+from strata.errors import CheckpointDamaged, ObjectCorrupt, ObjectNotFound
+
+
+async def verify_part(store: Store, part: Part, progress: Callable[[int], None]) -> int:
+    """How many bytes were compared."""
+    total = 0
+    for file in part.files:
+        total += await _verify_header(store, file)
+    reader = ChunkReader(store, part.files, progress)
+    memory = np.empty(READ_BYTES, np.uint8)
+    named = [(chunk, tensor.name) for tensor in part.tensors for chunk in tensor.chunks]
+    named.sort(key=lambda pair: (pair[0].file, pair[0].at))
+    batch: list[tuple[Chunk, str]] = []
+    size = 0
+    for chunk, name in named:
+        if batch and size + chunk.size > READ_BYTES:
+            total += await _verify(reader, batch, memory)
+            batch, size = [], 0
+        batch.append((chunk, name))
+        size += chunk.size
+    return total + (await _verify(reader, batch, memory) if batch else 0)
+
+
+async def _verify(
+    reader: ChunkReader, batch: list[tuple[Chunk, str]], memory: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
+) -> int:
+    wishes, at = [], 0
+    for chunk, name in batch:
+        wishes.append(Wish(chunk, name, memory[at : at + chunk.size]))
+        at += chunk.size
+    await reader.read(wishes)
+    return at
+
+
+async def _verify_header(store: Store, file: File) -> int:
+    """What precedes the tensors, and the file's length."""
+    key = store.key(file.path)
+    where = f"{store.storage.url}/{key}"
+    try:
+        size = await store.storage.size(key)
+        header = await store.storage.read_range(key, 0, file.header_size)
+    except (ObjectNotFound, ObjectCorrupt) as error:
+        raise CheckpointDamaged(f"{where} is missing or too short: {error}") from error
+    if size != file.size:
+        raise CheckpointDamaged(f"{where} has {size:,} bytes, and {file.size:,} were written")
+    if file.header_size and digest_of(header) != file.header_digest:
+        raise CheckpointDamaged(f"{where} is damaged: its header is not what was written")
+    return file.header_size

@@ -1,0 +1,100 @@
+"""The process dies at each call that it makes to its storage, all of them, before the call is done and after."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+
+from strata.checkpoint import CheckpointManager, CheckpointReader
+from strata.errors import StorageUnavailable
+from strata.storage import BlockingStorage, MemoryStorage
+from tests.unit.checkpoint.dying import DyingStorage
+from tests.unit.checkpoint.states import assert_same
+
+OLD = {"w": torch.zeros(50), "n": 1}
+NEW = {"w": torch.ones(60), "n": 2}
+
+
+def before() -> MemoryStorage:
+    """Two checkpoints, the second the latest."""
+    storage = MemoryStorage()
+    with CheckpointManager(storage, keep_count=2) as manager:
+        manager.save({"oldest": True}, step=1)
+        manager.save(OLD, step=2)
+    return storage
+
+
+def save(storage: Any, state: Any) -> None:
+    """Saves the third, and deletes the first."""
+    manager = CheckpointManager(storage, keep_count=2)
+    with suppress(StorageUnavailable):
+        manager.save(state, step=3)
+    with suppress(StorageUnavailable):
+        manager.close()
+
+
+def calls_of(state: Any) -> int:
+    storage = DyingStorage(before(), 10_000)
+    save(storage, state)
+    return len(storage.calls)
+
+
+def files_in(storage: MemoryStorage) -> set[str]:
+    return {entry.path.removeprefix("default/checkpoints/") for entry in BlockingStorage(storage).list_all()}
+
+
+@pytest.mark.parametrize("state", [NEW, b"new bytes"], ids=["tree", "bytes"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -> None:
+    count = calls_of(state)
+    assert count > 10
+    outcomes = set()
+    for at in range(1, count + 1):
+        inner = before()
+        dying = DyingStorage(inner, at, after=after)
+        save(dying, state)
+        assert dying.dead
+        with CheckpointReader(inner) as reader:
+            latest = reader.latest_step()
+            outcomes.add(latest)
+            assert latest in (2, 3)
+            assert_same(reader.load(), OLD if latest == 2 else state)
+            for step in reader.list_checkpoints():
+                reader.verify(step)
+        with CheckpointManager(inner, keep_count=2) as manager:
+            manager.load()
+            manager.save({"next": at}, step=4)
+            manager.wait()
+            assert manager.list_checkpoints() == [latest, 4]
+            needed = _needed(manager)
+        assert files_in(inner) - {"lineage.json"} == needed
+    assert outcomes == {2, 3}
+
+
+def _needed(manager: CheckpointManager) -> set[str]:
+    from strata import background
+
+    return background.run(manager._checkpoints._needed())
+
+
+def test_a_crash_while_deleting_leaves_nothing_half_there() -> None:
+    full = DyingStorage(before(), 10_000)
+    manager = CheckpointManager(full)
+    manager.delete(1)
+    count = len(full.calls)
+    manager.close()
+    for at in range(1, count + 1):
+        for after in (False, True):
+            inner = before()
+            dying = CheckpointManager(DyingStorage(inner, at, after=after))
+            with suppress(StorageUnavailable):
+                dying.delete(1)
+            with CheckpointReader(inner) as reader:
+                steps = reader.list_checkpoints()
+                assert steps in ([1, 2], [2])
+                for step in steps:
+                    reader.verify(step)
+            with CheckpointManager(inner) as again:
+                again.save({}, step=3)
+                assert files_in(inner) - {"lineage.json"} == _needed(again)

@@ -1,0 +1,498 @@
+"""Saving and loading through the manager, on a memory and on a disk."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.core.settings import Retention
+from strata.errors import (
+    CheckpointDamaged,
+    CheckpointMismatch,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    SaveFailed,
+    SaveReplaced,
+    StorageUnavailable,
+    Superseded,
+    Unstorable,
+)
+from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
+from strata.testing.faulty import Faults, FaultyStorage
+from tests.unit.checkpoint.states import assert_same
+
+STATE = {
+    "model": {"weight": torch.arange(12.0).reshape(3, 4), "bias": torch.ones(3).bfloat16()},
+    "optimizer": {"state": {0: {"step": torch.tensor(5.0), "exp_avg": torch.zeros(3, 4)}}, "lr": 0.1},
+    "step": 7,
+}
+
+
+@pytest.fixture(params=["memory", "local"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageBackend]:
+    made: StorageBackend = MemoryStorage() if request.param == "memory" else LocalStorage(tmp_path / "root")
+    yield made
+    BlockingStorage(made).close()
+
+
+def keys_in(storage: StorageBackend) -> list[str]:
+    return sorted(entry.path for entry in BlockingStorage(storage).list_all())
+
+
+# -- back and forth ----------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_comes_back_as_it_was(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        report = manager.save(STATE, step=5, epoch=2, metrics={"loss": 0.5})
+        assert report.state_bytes == report.written_bytes == 12 * 4 + 3 * 2 + 4 + 12 * 4
+        assert_same(manager.load(), STATE)
+        told = manager.describe()
+        assert (told.step, told.epoch, told.metrics, told.job) == (5, 2, {"loss": 0.5}, "default")
+
+
+def test_bytes_are_stored_as_they_are(tmp_path: Path) -> None:
+    data = os.urandom(3_000_000)
+    with CheckpointManager(tmp_path, job_id="gpt") as manager:
+        manager.save(data, step=1000)
+        assert (tmp_path / "gpt/checkpoints/step_1000/model.bin").read_bytes() == data
+        assert (tmp_path / "gpt/checkpoints/step_1000/metadata.json").exists()
+        assert manager.load() == data
+        manager.save(bytearray(b"changes"), step=1001)
+        manager.save(b"", step=1002)
+        assert manager.load(1001) == b"changes"
+        assert manager.load() == b""
+
+
+def test_files_are_what_safetensors_reads(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(STATE, step=1)
+    (file,) = tmp_path.rglob("*.safetensors")
+    found = load_file(file)
+    assert sorted(found) == ["model/bias", "model/weight", "optimizer/state/0/exp_avg", "optimizer/state/0/step"]
+    assert torch.equal(found["model/weight"], STATE["model"]["weight"])  # type: ignore[index]
+    assert found["model/bias"].dtype == torch.bfloat16
+
+
+def test_tied_tensors_are_stored_once_and_tied_again(storage: StorageBackend) -> None:
+    weight, flat = torch.randn(30, 20), np.arange(10.0)
+    state = {"a": weight, "b": weight, "t": weight.t(), "flat": flat, "head": flat[:4], "odd": flat[8:0:-3]}
+    with CheckpointManager(storage) as manager:
+        assert manager.save(state, step=1).written_bytes == 2400 + 80
+        back = manager.load()
+    assert_same(back, state)
+    assert back["a"] is back["b"]
+    back["a"][0, 1] = 99.0
+    assert back["t"][1, 0] == 99.0
+    back["flat"][2] = -1.0
+    assert back["head"][2] == -1.0
+    assert back["odd"][2] == -1.0
+
+
+def test_the_latest_and_any_other_can_be_loaded(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        for step in (10, 20, 30):
+            manager.save({"step": step}, step=step)
+        assert manager.list_checkpoints() == [10, 20, 30]
+        assert manager.latest_step() == 30
+        assert manager.load(20) == {"step": 20}
+        with pytest.raises(NotFound, match=r"no committed checkpoint of step 25 .* 10, 20, 30"):
+            manager.load(25)
+
+
+def test_nothing_is_there_at_first(storage: StorageBackend) -> None:
+    with CheckpointReader(storage) as reader:
+        assert reader.list_checkpoints() == []
+        assert reader.latest_step() is None
+        with pytest.raises(NotFound, match="no committed checkpoint"):
+            reader.load()
+
+
+def test_async_forms(storage: StorageBackend) -> None:
+    async def main() -> None:
+        with CheckpointManager(storage) as manager:
+            handle = manager.save_async(STATE, step=1)
+            await handle
+            await manager.wait_async()
+            assert handle.done()
+            assert await manager.latest_step_async() == 1
+            assert_same(await manager.load_async(), STATE)
+            assert await manager.list_checkpoints_async() == [1]
+            assert await manager.verify_async() > 0
+            await manager.delete_async(1)
+            assert manager.latest_step() is None
+
+    asyncio.run(main())
+
+
+def test_memory_that_is_too_short_is_used_in_turns(storage: StorageBackend) -> None:
+    state = {f"t{n}": torch.randn(1 << 20) for n in range(12)} | {"odd": torch.randn(2000, 1001).t()}
+    with CheckpointManager(storage, config=CheckpointManagerConfig(memory_bytes=16 << 20)) as manager:
+        manager.save(state, step=1)
+        assert manager._saver.arena.size <= 16 << 20
+        assert_same(manager.load(), state)
+
+
+# -- changing the state ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1024, 262_143, 262_144, 2_097_152, 2_097_153, 10_000_000])
+def test_what_is_changed_after_staging_never_shows(storage: StorageBackend, count: int) -> None:
+    tensor, array = torch.ones(count), np.ones(count, np.float32)
+    data = bytearray(b"x" * count)
+    with CheckpointManager(storage) as manager:
+        handle = manager.save_async({"t": tensor, "a": array, "view": tensor[::2]}, step=1)
+        tensor.zero_()
+        array[:] = 0
+        handle.result()
+        back = manager.load()
+        assert bool((back["t"] == 1).all())
+        assert bool((back["a"] == 1).all())
+        handle = manager.save_async(data, step=2)
+        data[:] = bytes(count)
+        handle.result()
+        assert manager.load() == b"x" * count
+
+
+# -- loading a part, and into what is there ----------------------------------------------------------------------------
+
+
+def test_only_some_keys(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.save(STATE, step=1)
+        assert_same(manager.load(keys="model/*"), {"model": STATE["model"]})
+        assert manager.load(keys=["*bias", "*step"]).keys() == {"model", "optimizer", "step"}
+        with pytest.raises(InvalidInput, match="no tensor of the checkpoint matches 'nothing'"):
+            manager.load(keys="nothing")
+
+
+def test_arrays_are_filled_in_place(storage: StorageBackend) -> None:
+    mine = {"model": {"weight": torch.zeros(4, 3).t(), "bias": torch.zeros(3).bfloat16()}}
+    weight = mine["model"]["weight"]
+    with CheckpointManager(storage) as manager:
+        manager.save({"model": STATE["model"], "step": 3}, step=1)
+        back = manager.load(into=mine)
+        assert back["model"]["weight"] is weight
+        assert back["step"] == 3
+        assert_same({"model": mine["model"]}, {"model": STATE["model"]})
+
+
+def test_what_does_not_fit_is_told_and_nothing_changed(storage: StorageBackend) -> None:
+    mine = {"model": {"weight": torch.zeros(3, 4), "bias": torch.zeros(4), "extra": torch.zeros(1)}}
+    with CheckpointManager(storage) as manager:
+        manager.save({"model": STATE["model"], "other": torch.ones(1)}, step=1)
+        with pytest.raises(CheckpointMismatch) as raised:
+            manager.load(into=mine)
+        told = str(raised.value)
+        assert "1 missing: model/extra" in told
+        assert "1 unexpected: other" in told
+        assert "model/bias (bfloat16[3] in the checkpoint, float32[4] here)" in told
+        assert bool((mine["model"]["weight"] == 0).all())
+        manager.load(into=mine, strict=False)
+        assert torch.equal(mine["model"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
+        assert manager.last_load.missing == ["model/extra"]
+
+
+def test_names_can_be_changed(storage: StorageBackend) -> None:
+    mine = {"net": {"weight": torch.zeros(3, 4), "bias": torch.zeros(3).bfloat16()}}
+    with CheckpointManager(storage) as manager:
+        manager.save({"model": STATE["model"]}, step=1)
+        manager.load(into=mine, rename={"model/": "net/"})
+        assert torch.equal(mine["net"]["weight"], STATE["model"]["weight"])  # type: ignore[index]
+        manager.load(into=mine, rename=lambda name: name.replace("model", "net"))
+
+
+# -- lineages ----------------------------------------------------------------------------------------------------------
+
+
+def test_going_back_leaves_what_came_after_behind(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        for step in (10, 20, 30):
+            manager.save({"run": 1, "step": step}, step=step)
+    with CheckpointManager(storage) as manager:
+        manager.load(10)
+        manager.save({"run": 2, "step": 20}, step=20)
+        assert manager.list_checkpoints() == [10, 20]
+        assert manager.load()["run"] == 2
+        assert manager.load(30)["run"] == 1  # still there for whoever asks for it
+        manager.load(20)
+        manager.save({"run": 2, "step": 25}, step=25)
+        manager.save({"run": 2, "step": 40}, step=40)
+        assert manager.list_checkpoints() == [10, 20, 25, 40]
+
+
+def test_a_run_that_starts_over_is_not_shadowed(storage: StorageBackend) -> None:
+    for run in (1, 2, 3):
+        with CheckpointManager(storage) as manager:
+            for step in (0, 5):
+                manager.save({"run": run}, step=step)
+            assert manager.list_checkpoints() == [0, 5]
+            assert manager.load()["run"] == run
+
+
+def test_going_on_without_loading_stays_on_the_line(storage: StorageBackend) -> None:
+    for first in (0, 3, 6):
+        with CheckpointManager(storage) as manager:
+            for step in range(first, first + 3):
+                manager.save({}, step=step)
+    with CheckpointReader(storage) as reader:
+        assert reader.list_checkpoints() == list(range(9))
+
+
+def test_a_step_is_saved_once(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.save({"a": 1}, step=1)
+        manager.save({"a": 2}, step=1)  # going back to before step 1, as it were
+        assert manager.load() == {"a": 2}
+
+
+def test_a_process_that_was_replaced_saves_no_more(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as old, CheckpointManager(storage) as new:
+        old.save({"who": "old"}, step=1)
+        new.save({"who": "new"}, step=2)
+        with pytest.raises(Superseded, match="another process writes the checkpoints"):
+            old.save({"who": "old"}, step=3)
+        assert new.list_checkpoints() == [1, 2]
+        old._saver._failures = 0
+        old._saver._untold = None
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_is_written(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        bad: dict[str, Any] = {"model": STATE["model"], "hook": lambda: 1}
+        for call in (manager.check, lambda state: manager.save(state, step=1)):
+            with pytest.raises(Unstorable, match="hook"):
+                call(bad)
+        assert keys_in(storage) == []
+        manager.check(STATE)
+
+
+def test_a_failed_save_is_never_silent() -> None:
+    faulty = FaultyStorage(MemoryStorage())
+    manager = CheckpointManager(faulty)
+    faulty.faults = Faults(before=1.0, only=frozenset({"put_if_absent"}))
+    for step in (1, 2, 3):
+        handle = manager.save_async(STATE, step=step)
+        with pytest.raises(StorageUnavailable, match="on purpose"):
+            handle.result()
+        with pytest.raises(StorageUnavailable, match="on purpose"):
+            manager.wait()
+        assert handle.status == "failed"
+    with pytest.raises(SaveFailed, match="3 saves in a row"):
+        manager.save_async(STATE, step=4)
+    assert manager.list_checkpoints() == []
+    manager.close()
+
+
+def test_a_save_that_succeeds_forgives() -> None:
+    faulty = FaultyStorage(MemoryStorage())
+    with CheckpointManager(faulty) as manager:
+        for step in range(1, 10):
+            faulty.faults = Faults(before=1.0 if step % 3 else 0.0, only=frozenset({"put_if_absent"}))
+            handle = manager.save_async(STATE, step=step)
+            if step % 3:
+                with pytest.raises(StorageUnavailable):
+                    handle.result()
+            else:
+                handle.result()
+        manager._saver._untold = None
+        assert manager.list_checkpoints() == [3, 6, 9]
+
+
+class Blocked:
+    """A storage whose streams stand still until they are let go."""
+
+    def __init__(self) -> None:
+        self.storage = FaultyStorage(MemoryStorage())
+        self.storage.fail("put_if_absent", 1, "stuck")
+
+    def go_on(self) -> None:
+        self.storage.release()
+
+
+def test_a_save_waits_for_the_one_before() -> None:
+    blocked = Blocked()
+    with CheckpointManager(blocked.storage) as manager:
+        first = manager.save_async(STATE, step=1)
+        threading.Timer(0.3, blocked.go_on).start()
+        second = manager.save_async(STATE, step=2)
+        assert first.done()
+        assert second.result().waited_seconds > 0.2
+        assert second.report.notes == ["waited for step 1"]
+        assert manager.list_checkpoints() == [1, 2]
+
+
+def test_a_save_can_be_skipped_while_another_runs() -> None:
+    blocked = Blocked()
+    with CheckpointManager(blocked.storage, config=CheckpointManagerConfig(when_busy="skip")) as manager:
+        first = manager.save_async(STATE, step=1)
+        second = manager.save_async(STATE, step=2)
+        assert second.status == "skipped"
+        assert second.skipped == "step 1 is still being written"
+        blocked.go_on()
+        first.result()
+        assert manager.list_checkpoints() == [1]
+
+
+def test_a_save_can_take_the_place_of_another() -> None:
+    blocked = Blocked()
+    with CheckpointManager(blocked.storage, config=CheckpointManagerConfig(when_busy="replace")) as manager:
+        first = manager.save_async(STATE, step=1)
+        while not blocked.storage._made["put_if_absent"]:
+            pass
+        second = manager.save_async(STATE, step=2)
+        second.result()
+        with pytest.raises(SaveReplaced):
+            first.result()
+        assert manager.list_checkpoints() == [2]
+
+
+def test_a_save_whose_handle_is_dropped_is_finished_before_python_ends(tmp_path: Path) -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from strata.checkpoint import CheckpointManager\n"
+        "CheckpointManager(sys.argv[1]).save_async({'a': np.ones(5_000_000)}, step=3)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    with CheckpointReader(tmp_path) as reader:
+        assert reader.list_checkpoints() == [3]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_save_for_its_parent(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"a": 1}, step=1)
+        child = os.fork()
+        if not child:
+            try:
+                loaded = manager.load() == {"a": 1}
+                try:
+                    manager.save({"a": 2}, step=2)
+                except InvalidInput:
+                    os._exit(0 if loaded else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert manager.list_checkpoints() == [1]
+
+
+# -- keeping and deleting ----------------------------------------------------------------------------------------------
+
+
+def test_only_so_many_are_kept(storage: StorageBackend) -> None:
+    with CheckpointManager(storage, keep_count=2) as manager:
+        for step in range(6):
+            manager.save({"t": torch.ones(1)}, step=step)
+            if step == 1:
+                manager.pin(1)
+        manager.wait()
+        assert manager.list_checkpoints() == [1, 4, 5]
+        folders = {key.split("/")[2] for key in keys_in(storage)} - {"lineage.json", "pins"}
+        assert folders == {"step_1", "step_4", "step_5"}
+        manager.unpin(1)
+        manager.save({"t": torch.ones(1)}, step=6)
+        manager.wait()
+        assert manager.list_checkpoints() == [5, 6]
+
+
+def test_the_best_and_every_so_many_are_kept(storage: StorageBackend) -> None:
+    rule = Retention(keep_count=1, keep_every=4, best_metric="loss")
+    with CheckpointManager(storage, config=CheckpointManagerConfig(retention=rule)) as manager:
+        for step, loss in enumerate([5.0, 4.0, 1.0, 3.0, 2.0, float("nan"), 2.5]):
+            manager.save({}, step=step, metrics={"loss": loss})
+        manager.wait()
+        assert manager.list_checkpoints() == [0, 2, 4, 6]
+
+
+def test_a_checkpoint_can_be_deleted(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.save(STATE, step=1)
+        manager.save(STATE, step=2)
+        manager.delete(1)
+        assert manager.list_checkpoints() == [2]
+        assert not [key for key in keys_in(storage) if "step_1/" in key]
+        with pytest.raises(NotFound):
+            manager.delete(1)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
+    state = {"w": torch.arange(300.0), "b": torch.ones(2).bfloat16(), "n": 3, "raw": b"bytes"}
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"good": 1}, step=1)
+        manager.save(state, step=2)
+    folder = tmp_path / "default/checkpoints/step_2"
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for place in range(0, len(whole), 1 if len(whole) < 5000 else 97):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+            with CheckpointReader(tmp_path) as reader:
+                try:
+                    found = reader.load(2)
+                except (CheckpointDamaged, NotFound, InvalidInput):
+                    pass
+                else:
+                    assert_same(found, state)
+                    with pytest.raises(CheckpointDamaged):
+                        reader.verify(2)
+        for short in (0, len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:short])
+            with CheckpointReader(tmp_path) as reader, pytest.raises((CheckpointDamaged, NotFound)):
+                reader.load(2)
+        file.unlink()
+        with CheckpointReader(tmp_path) as reader:
+            with pytest.raises((CheckpointDamaged, NotFound)):
+                reader.load(2)
+            assert reader.load(1) == {"good": 1}
+        file.write_bytes(whole)
+    with CheckpointReader(tmp_path) as reader:
+        assert_same(reader.load(), state)
+        assert reader.verify() > 1200
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"model": {"weight": torch.zeros(1000)}}, step=1)
+        (file,) = tmp_path.rglob("*.safetensors")
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(
+            CheckpointDamaged, match=r"part-0-.*\.safetensors is damaged: tensor 'model/weight', 4,000 bytes"
+        ):
+            manager.load()
+
+
+def test_the_same_step_by_another_process_is_a_conflict(storage: StorageBackend) -> None:
+    """A zombie that passed its last check before it was replaced."""
+    with CheckpointManager(storage) as manager:
+        manager.save({}, step=1)
+        blocking = BlockingStorage(storage)
+        original = storage.put_if_absent
+
+        async def late(path: str, data: Any) -> None:
+            if path.endswith("step_2/metadata.json"):
+                await original(path, data)
+            await original(path, data)
+
+        storage.put_if_absent = late  # type: ignore[method-assign]
+        with pytest.raises(Conflict, match="step 2 is committed already"):
+            manager.save({}, step=2)
+        manager._saver._untold = None
+        assert blocking.exists("default/checkpoints/step_2/metadata.json")
