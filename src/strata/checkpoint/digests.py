@@ -1,11 +1,12 @@
 """Digests of a file's chunks, taken as its bytes pass by in stretches of any length."""
 
+from itertools import islice
 from typing import Any
 
 import xxhash
 
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.manifest import DIGEST
+from strata.checkpoint.manifest import CHUNK_BYTES, DIGEST
 from strata.checkpoint.plan import FilePlan, chunks_of
 
 
@@ -14,16 +15,19 @@ class FileDigests:
 
     def __init__(self, file: FilePlan) -> None:
         self.found: list[str] = []
-        self._spans = [
-            (at + start, at + start + size) for wanted, at in file.placed for start, size in chunks_of(wanted.size)
-        ]
+        self._spans: list[tuple[int, int]] = []
+        for wanted, at in file.placed:
+            if 0 < wanted.size <= CHUNK_BYTES:
+                self._spans.append((at, at + wanted.size))
+            else:
+                self._spans += [(at + start, at + start + size) for start, size in chunks_of(wanted.size)]
         self._open: Any = None
 
     def feed(self, start: int, data: Block) -> None:
         """The file's bytes from `start` on."""
         end, view = start + len(data), data.data
         one_shot, found, spans = xxhash.xxh3_128_hexdigest, self.found, self._spans
-        for begins, ends in spans[len(found) :]:
+        for begins, ends in islice(spans, len(found), None):
             if begins >= end:
                 return
             if begins >= start and ends <= end:

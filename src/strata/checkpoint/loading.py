@@ -18,6 +18,7 @@ from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import ChunkReader, Wish
 from strata.checkpoint.store import Store
 from strata.checkpoint.tree import Leaf, flatten, unflatten
+from strata.checkpoint.uncollected import uncollected
 from strata.errors import CheckpointDamaged, CheckpointMismatch
 
 ALIGNED = 64
@@ -52,7 +53,8 @@ class PartLoader:
         await self._read({t: _memory(self._part.tensors[t]) for t in {self._tensor(n) for n in numbers}})
         kept = set(numbers)
         skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
-        return unflatten(skeleton, self._array)
+        with uncollected():
+            return unflatten(skeleton, self._array)
 
     async def into(self, state: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """Fill the arrays of this state. Gives the checkpoint's tree, with these arrays in it.
@@ -146,11 +148,13 @@ class PartLoader:
 
     async def _read(self, blocks: dict[int, Block]) -> None:
         self._blocks = blocks
-        await self._reader.read(
-            Wish(chunk, self._part.tensors[number].name, target)
-            for number, block in blocks.items()
-            for chunk, target in _cut(self._part.tensors[number], block)
-        )
+        with uncollected():
+            wishes = [
+                Wish(chunk, self._part.tensors[number].name, target)
+                for number, block in blocks.items()
+                for chunk, target in _cut(self._part.tensors[number], block)
+            ]
+        await self._reader.read(wishes)
 
 
 def _cut(tensor: manifest.Tensor, block: Block) -> list[tuple[manifest.Chunk, Block]]:
@@ -159,7 +163,7 @@ def _cut(tensor: manifest.Tensor, block: Block) -> list[tuple[manifest.Chunk, Bl
     for chunk in tensor.chunks:
         found.append((chunk, block[at : at + chunk.size]))
         at += chunk.size
-    if at != len(block):
+    if at != block.size:
         raise CheckpointDamaged(
             f"tensor {tensor.name!r} has {at:,} bytes in the manifest, and its shape needs {len(block):,}"
         )

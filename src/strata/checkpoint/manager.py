@@ -156,11 +156,11 @@ class CheckpointManager(CheckpointReader):
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
         """Returns when the checkpoint is committed."""
-        return self._saver.begin(state, step, epoch, metrics).result()
+        return self._saver.begin(state, step, epoch, metrics, hurried=False).result()
 
     def save_async(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> SaveHandle:
         """Copies the state and returns; it is written behind. Awaiting the handle means that it is copied."""
-        return self._saver.begin(state, step, epoch, metrics)
+        return self._saver.begin(state, step, epoch, metrics, hurried=True)
 
     def check(self, state: Any) -> None:
         """Raises Unstorable if the state cannot be saved, naming what cannot: better now than at step 1000."""

@@ -4,20 +4,29 @@ A name is readable, unique, and safe in a file's header; `keys=` patterns and er
 """
 
 import re
-from collections.abc import Iterable
+from functools import lru_cache
 
+ROOT = "%"
+"""A state that is an array itself."""
 _ESCAPED = re.compile(r"[/%@\x00-\x1f\x7f]")
+_RESERVED = "__metadata__"
 
 
-def name_of(path: Iterable[object]) -> str:
-    """Of a path of dict keys, fields and positions."""
-    name = "/".join(_part(each) for each in path)
-    return name.replace("__metadata__", "%5F_metadata__", 1) if name == "__metadata__" else name
+def below(name: str, key: object) -> str:
+    """The name of what lies under this key, field or position of what is called so."""
+    part = _part(key) if isinstance(key, str) else _escaped(repr(key) if isinstance(key, bytes) else str(key))
+    return f"{name}/{part}" if name else part
 
 
-def _part(key: object) -> str:
+@lru_cache(maxsize=1 << 17)
+def _part(key: str) -> str:
+    return _escaped(key)
+
+
+def _escaped(text: str) -> str:
     """`@` separates a piece of a tensor from its offset, and a slash the parts of a path."""
-    text = key if isinstance(key, str) else repr(key) if isinstance(key, bytes) else str(key)
+    if text == _RESERVED:
+        return "%5F_metadata__"
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text) or "%"
 
 
@@ -27,9 +36,8 @@ class Names:
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def give(self, path: Iterable[object]) -> str:
-        wanted = name = name_of(path)
-        number = 2
+    def give(self, wanted: str) -> str:
+        name, number = wanted, 2
         while name in self._taken:
             name, number = f"{wanted}%{number}", number + 1
         self._taken.add(name)

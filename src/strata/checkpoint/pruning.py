@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from strata.checkpoint.names import name_of
-from strata.checkpoint.tree import ARRAYS, Node, Path
+from strata.checkpoint.names import below
+from strata.checkpoint.tree import ARRAYS, Node
 
 _NOTHING = object()
 
 
 def pruned(skeleton: Node, wants_array: Callable[[int], bool], wants_value: Callable[[str], bool]) -> Node:
     """An empty dict if nothing is left. In lists and tuples positions matter: None takes the place of what is not."""
-    found = _Pruning(wants_array, wants_value).node(skeleton, ())
+    found = _Pruning(wants_array, wants_value).node(skeleton, "")
     return {"dict": {}} if found is _NOTHING else found
 
 
@@ -19,44 +19,44 @@ class _Pruning:
     def __init__(self, wants_array: Callable[[int], bool], wants_value: Callable[[str], bool]) -> None:
         self._wants_array, self._wants_value = wants_array, wants_value
 
-    def node(self, node: Node, path: Path) -> Any:
+    def node(self, node: Node, name: str) -> Any:
         if isinstance(node, list):
-            return self._list(node, path)
+            return self._list(node, name)
         kind = next(iter(node)) if isinstance(node, dict) else ""
         if kind in ARRAYS:
             return node if self._wants_array(node[kind]) else _NOTHING
         if kind == "dict":
-            return self._dict(node, path)
+            return self._dict(node, name)
         if kind == "items":
-            return self._items(node, path)
+            return self._items(node, name)
         if kind in ("tuple", "set", "frozenset"):
-            found = self._list(node[kind], path)
+            found = self._list(node[kind], name)
             return _NOTHING if found is _NOTHING else {kind: found}
         if kind == "named":
-            found = self._list(node["values"], path, node["fields"])
+            found = self._list(node["values"], name, node["fields"])
             return _NOTHING if found is _NOTHING else {**node, "values": found}
-        return node if self._wants_value(name_of(path)) else _NOTHING
+        return node if self._wants_value(name) else _NOTHING
 
-    def _dict(self, node: Node, path: Path) -> Any:
-        kept = {key: self.node(value, (*path, key)) for key, value in node["dict"].items()}
+    def _dict(self, node: Node, name: str) -> Any:
+        kept = {key: self.node(value, below(name, key)) for key, value in node["dict"].items()}
         found = {key: value for key, value in kept.items() if value is not _NOTHING}
         return {"dict": found} if found else _NOTHING
 
-    def _items(self, node: Node, path: Path) -> Any:
-        kept = [[key, self.node(value, (*path, _plain(key)))] for key, value in node["items"]]
+    def _items(self, node: Node, name: str) -> Any:
+        kept = [[key, self.node(value, below(name, _plain(key)))] for key, value in node["items"]]
         found = [pair for pair in kept if pair[1] is not _NOTHING]
         return {**node, "items": found} if found else _NOTHING
 
-    def _list(self, nodes: list[Node], path: Path, fields: list[str] | None = None) -> Any:
+    def _list(self, nodes: list[Node], name: str, fields: list[str] | None = None) -> Any:
         places = fields or range(len(nodes))
-        found = [self.node(each, (*path, place)) for place, each in zip(places, nodes, strict=True)]
+        found = [self.node(each, below(name, place)) for place, each in zip(places, nodes, strict=True)]
         if all(each is _NOTHING for each in found):
             return _NOTHING
         return [None if each is _NOTHING else each for each in found]
 
 
 def _plain(key: Node) -> object:
-    """A key of a dict as it stood in the path."""
+    """A key of a dict as it stood in the state."""
     if isinstance(key, dict):
         kind, value = next(iter(key.items()))
         return tuple(_plain(each) for each in value) if kind == "tuple" else value

@@ -88,8 +88,10 @@ class Saver:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
         self._base = step
 
-    def begin(self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None) -> SaveHandle:
-        """Start a save; returns once the state may be changed again."""
+    def begin(
+        self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
+    ) -> SaveHandle:
+        """Start a save; returns once the state may be changed again: as soon as can be, if the caller is `hurried`."""
         began = time.perf_counter()
         self._check_process()
         check_int(step, "step")
@@ -110,7 +112,7 @@ class Saver:
             self._running = (handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
         if stage is not None:
-            stage.fill()
+            stage.fill(alone=hurried)
         handle.report.stall_seconds = time.perf_counter() - began
         handle.staged()
         return handle

@@ -27,6 +27,7 @@ from strata.checkpoint.sources import Source, sources_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.ties import Stored, Tied, tie
 from strata.checkpoint.tree import flatten
+from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import Filled, SnapshotWriter
 from strata.errors import Conflict, ObjectExists
 
@@ -78,21 +79,23 @@ class Planner:
     """Takes states apart; the plan of the last one is used again as long as the shapes stay."""
 
     def __init__(self) -> None:
-        self._wanted: list[Wanted] = []
+        self._shapes: list[tuple[str, str, tuple[int, ...]]] = []
         self._files: list[FilePlan] = []
 
     def prepare(self, state: Any) -> Prepared:
         """Raises Unstorable for what cannot be saved, before anything is done."""
-        flat = flatten(state)
-        stored, tied = tie(flat.leaves)
-        names = [leaf.name for leaf in flat.leaves]
-        sources = sources_of(stored, flat.leaves)
-        return Prepared(TREE, flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
+        with uncollected():
+            flat = flatten(state)
+            stored, tied = tie(flat.leaves)
+            names = [leaf.name for leaf in flat.leaves]
+            sources = sources_of(stored, flat.leaves)
+            return Prepared(TREE, flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
 
     def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
-        wanted = [Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored)]
-        if wanted != self._wanted:
-            self._wanted, self._files = wanted, plan_files(wanted)
+        shapes = [(each.name, each.dtype, each.shape) for each in stored]
+        if shapes != self._shapes:
+            wanted = (Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
+            self._shapes, self._files = shapes, plan_files(wanted)
         return self._files
 
 
@@ -100,8 +103,7 @@ def _leaves(names: Sequence[str], tied: Sequence[Tied], stored: Sequence[Stored]
     made: list[int | manifest.Tied] = []
     for name, each in zip(names, tied, strict=True):
         if each.layout is not None:
-            dtype, shape, offset, strides = each.layout
-            made.append(manifest.Tied(name, each.stored, dtype, shape, offset, strides))
+            made.append(manifest.Tied(name, each.stored, *each.layout))
         elif stored[each.stored].name != name:
             made.append(manifest.Tied(name, each.stored))
         else:
@@ -132,13 +134,23 @@ class Stage:
         self.snapshot = Snapshot(prepared.files, arena.take(sum(file.room for file in prepared.files)))
         self.filled = Filled(loop)
 
-    def fill(self) -> None:
-        """In the caller's thread. A copy that fails is told to the writer too."""
+    def fill(self, *, alone: bool) -> None:
+        """In the caller's thread. A copy that fails is told to the writer too.
+
+        `alone`: writing begins when the copy is made, and does not slow it down.
+        """
+        tell = _nobody if alone and not self.snapshot.takes_turns else self.filled.tell
         try:
-            self.snapshot.fill(self.prepared.sources, self.filled.tell)
+            with uncollected():
+                self.snapshot.fill(self.prepared.sources, tell)
+            self.filled.tell(len(self.snapshot.segments) - 1)
         except BaseException as error:
             self.filled.fail(error)
             raise
+
+
+def _nobody(number: int) -> None:
+    """Is told."""
 
 
 async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Callable[[int], None]) -> Part:
@@ -153,33 +165,26 @@ async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Cal
         File(path, file.size, len(file.header), digest_of(file.header))
         for path, file in zip(paths, prepared.files, strict=True)
     ]
-    return Part(
-        manifest.FORMAT,
-        attempt.rank,
-        attempt.name,
-        TREE,
-        prepared.skeleton,
-        prepared.leaves,
-        _tensors(prepared, digests),
-        files,
-    )
+    with uncollected():
+        tensors = _tensors(prepared, digests)
+    return Part(manifest.FORMAT, attempt.rank, attempt.name, TREE, prepared.skeleton, prepared.leaves, tensors, files)
 
 
 def _tensors(prepared: Prepared, digests: list[list[str]]) -> list[Tensor]:
-    chunks: list[list[tuple[int, Chunk]]] = [[] for _ in prepared.stored]
+    """Their chunks come in order: pieces of a tensor lie in one file after the other."""
+    chunks: list[list[Chunk]] = [[] for _ in prepared.stored]
     for number, (file, found) in enumerate(zip(prepared.files, digests, strict=True)):
         left = iter(found)
         for wanted, at in file.placed:
-            for start, size in chunks_of(wanted.size):
-                chunks[wanted.tensor].append((wanted.start + start, Chunk(number, at + start, size, next(left))))
+            own = chunks[wanted.tensor]
+            if 0 < wanted.size <= manifest.CHUNK_BYTES:
+                own.append(Chunk(number, at, wanted.size, next(left)))
+            else:
+                own += [Chunk(number, at + start, size, next(left)) for start, size in chunks_of(wanted.size)]
     return [
-        Tensor(each.name, each.dtype, each.shape, [chunk for _, chunk in sorted(own, key=_first)], each.shift)
+        Tensor(each.name, each.dtype, each.shape, own, each.shift)
         for each, own in zip(prepared.stored, chunks, strict=True)
     ]
-
-
-def _first(pair: tuple[int, Chunk]) -> int:
-    return pair[0]
 
 
 async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> Part:

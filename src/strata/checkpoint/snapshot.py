@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.plan import ALIGNMENT, FilePlan
-from strata.checkpoint.sources import HostMemory, Source
+from strata.checkpoint.sources import HostMemory, Room, Source
 from strata.errors import InvalidInput
 
 SEGMENT_BYTES = 32 << 20
@@ -74,6 +74,7 @@ class Snapshot:
         self.files = files
         self.segments = segments_of(files, len(arena))
         self._arena = arena
+        self._room = Room(arena)
         self._slots = len({segment.place for segment in self.segments})
         self._free = threading.Semaphore(self._slots)
         self._given_up: BaseException | None = None
@@ -118,8 +119,7 @@ class Snapshot:
             while current is not None and current[0] == segment.file and current[1].at < segment.end:
                 file, copy = current
                 size = min(copy.size, segment.end - copy.at)
-                begin = copy.at - segment.start
-                copy.source.read(copy.start, memory[begin : begin + size])
+                copy.source.read(copy.start, size, self._room, segment.place + copy.at - segment.start)
                 rest = Copy(copy.source, copy.start + size, copy.at + size, copy.size - size)
                 current = (file, rest) if rest.size else next(left, None)
             filled(number)
@@ -131,9 +131,10 @@ class Snapshot:
         work = _Work(_batches(self.files, bases, sources), [s.place + s.end - s.start for s in self.segments], filled)
 
         def copy_some() -> None:
+            room = self._room
             for copies in work.turns():
                 for source, start, at, size in copies:
-                    source.read(start, self._arena[at : at + size])
+                    source.read(start, size, room, at)
 
         second = threading.Thread(target=work.guarded(copy_some), name="strata-snapshot", daemon=True)
         second.start()

@@ -8,11 +8,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Layout, Region
-from strata.checkpoint.frameworks.base import byte_strides
+from strata.checkpoint.frameworks.base import dense_strides
 from strata.checkpoint.tree import Leaf
 
 SHIFT = 64
@@ -20,7 +21,7 @@ SPARSE = 4
 """Arrays that take less than this part of the bytes they span are stored one by one, and not tied."""
 
 
-class Stored(NamedTuple):
+class Stored(msgspec.Struct, frozen=True):
     """What is written under one name: an array, or bytes in which several lie."""
 
     name: str
@@ -35,7 +36,7 @@ class Stored(NamedTuple):
     """How far that is from a multiple of SHIFT: kept, so that elements stay aligned."""
 
 
-class Tied(NamedTuple):
+class Tied(msgspec.Struct, frozen=True, gc=False):
     """Which of the stored a leaf is; with a layout if it lies in it with others."""
 
     stored: int
@@ -67,10 +68,8 @@ def tie(leaves: Sequence[Leaf]) -> tuple[list[Stored], list[Tied]]:
 
 
 def _alone(leaf: Leaf, number: int) -> Stored:
-    size = dtype_of(leaf.described.dtype).bytes
-    for length in leaf.described.shape:
-        size *= length
-    return Stored(leaf.name, leaf.described.dtype, leaf.described.shape, size, number)
+    described = leaf.described
+    return Stored(leaf.name, described.dtype, described.shape, described.size, number)
 
 
 def _firsts(leaves: Sequence[Leaf]) -> list[int]:
@@ -78,11 +77,10 @@ def _firsts(leaves: Sequence[Leaf]) -> list[int]:
     seen: dict[Any, int] = {}
     found = []
     for number, leaf in enumerate(leaves):
-        described = leaf.described
-        if described.region is None:
-            same: Any = (id(leaf.value),)
-        else:
-            same = (described.region, described.dtype, described.shape)
+        described, region = leaf.described, leaf.described.region
+        same: Any = id(leaf.value)
+        if region is not None:
+            same = (region.start, region.strides, described.dtype, described.shape)
         found.append(seen.setdefault(same, number))
     return found
 
@@ -96,7 +94,7 @@ class _Cluster(NamedTuple):
 
     def stored(self, leaves: Sequence[Leaf], first: int) -> Stored:
         if self.whole is not None:
-            return _alone(leaves[self.whole], self.whole)._replace(shift=self.start % SHIFT)
+            return msgspec.structs.replace(_alone(leaves[self.whole], self.whole), shift=self.start % SHIFT)
         size = self.end - self.start
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.start))
         return Stored(leaves[first].name, "uint8", (size,), size, first, memory, self.start % SHIFT)
@@ -107,6 +105,8 @@ class _Cluster(NamedTuple):
             return Tied(stored)
         assert described.region is not None
         first, strides = described.region.start, described.region.strides
+        if strides is None:
+            strides = dense_strides(described.shape, dtype_of(described.dtype).bytes)
         for length, stride in zip(described.shape, strides, strict=True):
             if stride < 0:
                 first -= (length - 1) * stride
@@ -130,9 +130,9 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
     for each in np.flatnonzero(np.bincount(group) > 1):
         members = sorted(placed[int(member)] for member in order[group == each])
         start, end = min(_region(leaves[n]).start for n in members), max(_region(leaves[n]).end for n in members)
-        if sum(_alone(leaves[n], n).size for n in members) * SPARSE < end - start:
+        if sum(leaves[n].described.size for n in members) * SPARSE < end - start:
             continue
-        whole = (n for n in members if is_dense(leaves[n]) and _region(leaves[n])[:2] == (start, end))
+        whole = (n for n in members if leaves[n].described.is_dense and leaves[n].described.size == end - start)
         cluster = _Cluster(start, end, next(whole, None))
         found.update(dict.fromkeys(members, cluster))
     return found
@@ -141,11 +141,3 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
 def _region(leaf: Leaf) -> Region:
     assert leaf.described.region is not None
     return leaf.described.region
-
-
-def is_dense(leaf: Leaf) -> bool:
-    """Whether its elements lie one after the other, as they are stored."""
-    described = leaf.described
-    if described.region is None:
-        return False
-    return described.region.strides == byte_strides(described.shape, dtype_of(described.dtype).bytes)

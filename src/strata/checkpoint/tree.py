@@ -4,7 +4,7 @@ The skeleton is JSON. Scalars and lists stand for themselves; everything else is
 is: `{"dict": …}`, `{"tuple": …}`, `{"torch": 7}` for the seventh array. Nothing in it names code, so nothing can be run
 by loading it.
 
-The law: what comes out is what went in, or it was refused before anything was written, by the path to it.
+The law: what comes out is what went in, or it was refused before anything was written, by the name to it.
 """
 
 import math
@@ -12,10 +12,11 @@ from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 
 from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of
-from strata.checkpoint.names import Names, name_of
+from strata.checkpoint.names import ROOT, Names, below
 from strata.errors import InvalidInput, Unstorable
 
 DEEPEST = 128
@@ -23,12 +24,11 @@ PROBLEMS_TOLD = 5
 EXACT = 2**53
 """Integers up to here are the same in every reader of JSON."""
 
-Path: TypeAlias = tuple[object, ...]
 Node: TypeAlias = Any
 """JSON, as `json.loads` gives it."""
 
 
-class Leaf(NamedTuple):
+class Leaf(msgspec.Struct, frozen=True):
     """One array of a state, and its name."""
 
     name: str
@@ -47,9 +47,9 @@ class Flat(NamedTuple):
 def flatten(state: Any) -> Flat:
     """Raises Unstorable, naming the places of what cannot be stored."""
     walk = _Walk()
-    skeleton = walk.node(state, ())
+    skeleton = walk.node(state, "")
     if walk.problems:
-        told = [f"{name_of(path) or 'the state itself'}: {why}" for path, why in walk.problems[:PROBLEMS_TOLD]]
+        told = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
         more = len(walk.problems) - len(told)
         raise Unstorable("the state cannot be stored. " + "; ".join(told) + (f"; and {more} more" if more else ""))
     return Flat(skeleton, walk.leaves)
@@ -66,11 +66,11 @@ def unflatten(skeleton: Node, array: Callable[[int, str], Any]) -> Any:
 class _Walk:
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
-        self.problems: list[tuple[Path, str]] = []
+        self.problems: list[tuple[str, str]] = []
         self._names = Names()
         self._above: set[int] = set()
 
-    def node(self, value: Any, path: Path) -> Node:
+    def node(self, value: Any, name: str) -> Node:
         kind = type(value)
         if value is None or kind is bool or (kind is str and _is_text(value)):
             return value
@@ -80,97 +80,97 @@ class _Walk:
             return value if math.isfinite(value) else {"float": str(value)}
         container = _CONTAINERS.get(kind)
         if container is not None or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-            return self._inside(container or _Walk._named, value, path)
+            return self._inside(container or _Walk._named, value, name)
         try:
-            return self._leaf(value, kind, path)
+            return self._leaf(value, kind, name)
         except Unstorable as problem:
-            self.problems.append((path, str(problem)))
+            self.problems.append((name, str(problem)))
             return None
 
-    def _inside(self, container: "Callable[[_Walk, Any, Path], Node]", value: Any, path: Path) -> Node:
+    def _inside(self, container: "Callable[[_Walk, Any, str], Node]", value: Any, name: str) -> Node:
         if id(value) in self._above:
-            self.problems.append((path, "it contains itself"))
+            self.problems.append((name, "it contains itself"))
             return None
-        if len(path) >= DEEPEST:
-            self.problems.append((path[:3], f"it goes on for more than {DEEPEST} levels"))
+        if len(self._above) >= DEEPEST:
+            self.problems.append((name[:40], f"it goes on for more than {DEEPEST} levels"))
             return None
         self._above.add(id(value))
-        made = container(self, value, path)
+        made = container(self, value, name)
         self._above.discard(id(value))
         return made
 
-    def _leaf(self, value: Any, kind: type, path: Path) -> Node:
+    def _leaf(self, value: Any, kind: type, name: str) -> Node:
         framework = framework_of(value)
         if framework is not None:
-            return self._array(framework, value, path)
+            return self._array(framework, value, name)
         if isinstance(value, np.generic):
-            return {"scalar": self._array(framework_named("numpy"), np.asarray(value), path)["numpy"]}
+            return {"scalar": self._array(framework_named("numpy"), np.asarray(value), name)["numpy"]}
         if kind is bytes or kind is bytearray:
             data = np.frombuffer(value, np.uint8)
-            return {kind.__name__: self._array(framework_named("numpy"), data, path)["numpy"]}
+            return {kind.__name__: self._array(framework_named("numpy"), data, name)["numpy"]}
         if kind is complex:
-            return {"complex": [self.node(value.real, path), self.node(value.imag, path)]}
+            return {"complex": [self.node(value.real, name), self.node(value.imag, name)]}
         told = _torch_value(value)
         if told is not None:
             return told
         if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
-            return self._array(framework_named("numpy"), _as_numpy(value), path)
+            return self._array(framework_named("numpy"), _as_numpy(value), name)
         raise Unstorable(f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {_advice(value)}")
 
-    def _array(self, framework: Framework, value: Any, path: Path) -> dict[str, Any]:
-        self.leaves.append(Leaf(self._names.give(path), value, framework, framework.describe(value)))
+    def _array(self, framework: Framework, value: Any, name: str) -> dict[str, Any]:
+        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, framework.describe(value)))
         node: dict[str, Any] = {framework.name: len(self.leaves) - 1}
         if framework.name == "torch" and type(value).__name__ == "Parameter":
             node["parameter"] = "trained" if value.requires_grad else "frozen"
         return node
 
-    def _list(self, value: Any, path: Path) -> Node:
-        return [self.node(each, (*path, place)) for place, each in enumerate(value)]
+    def _list(self, value: Any, name: str) -> Node:
+        return [self.node(each, below(name, place)) for place, each in enumerate(value)]
 
-    def _tuple(self, value: Any, path: Path) -> Node:
-        return {"tuple": self._list(value, path)}
+    def _tuple(self, value: Any, name: str) -> Node:
+        return {"tuple": self._list(value, name)}
 
-    def _set(self, value: Any, path: Path) -> Node:
+    def _set(self, value: Any, name: str) -> Node:
         try:
             ordered = sorted(value)
         except TypeError:
             ordered = sorted(value, key=repr)
-        return {type(value).__name__: self._list(ordered, path)}
+        return {type(value).__name__: self._list(ordered, name)}
 
-    def _named(self, value: Any, path: Path) -> Node:
+    def _named(self, value: Any, name: str) -> Node:
         fields = list(value._fields)
         return {
             "named": type(value).__name__,
             "fields": fields,
-            "values": [self.node(each, (*path, field)) for field, each in zip(fields, value, strict=True)],
+            "values": [self.node(each, below(name, field)) for field, each in zip(fields, value, strict=True)],
         }
 
-    def _dict(self, value: Any, path: Path) -> Node:
+    def _dict(self, value: Any, name: str) -> Node:
         if all(type(key) is str and _is_text(key) for key in value):
-            return {"dict": {key: self.node(each, (*path, key)) for key, each in value.items()}}
-        return {"items": self._items(value, path)}
+            return {"dict": {key: self.node(each, below(name, key)) for key, each in value.items()}}
+        return {"items": self._items(value, name)}
 
-    def _items(self, value: Any, path: Path) -> Node:
+    def _items(self, value: Any, name: str) -> Node:
         made = []
         for key, each in value.items():
             if not _is_key(key):
-                self.problems.append((path, f"the key {key!r} of type {type(key).__name__} cannot be stored"))
+                self.problems.append((name, f"the key {key!r} of type {type(key).__name__} cannot be stored"))
                 continue
-            made.append([self.node(key, (*path, key)), self.node(each, (*path, key))])
+            made.append([self.node(key, below(name, key)), self.node(each, below(name, key))])
         return made
 
-    def _special_dict(self, value: Any, path: Path) -> Node:
-        node = {"items": self._items(value, path), "as": type(value).__name__}
+    def _special_dict(self, value: Any, name: str) -> Node:
+        node = {"items": self._items(value, name), "as": type(value).__name__}
         if type(value) is defaultdict:
             maker: Any = value.default_factory
             if maker is not None and maker not in _DEFAULTS.values():
-                self.problems.append((path, f"a defaultdict that calls {maker!r} cannot be stored: make it a dict"))
+                self.problems.append((name, f"a defaultdict that calls {maker!r} cannot be stored: make it a dict"))
                 return None
             node["default"] = None if maker is None else maker.__name__
         return node
 
 
-_CONTAINERS: dict[type, Callable[[_Walk, Any, Path], Node]] = {
+_CONTAINERS: dict[type, Callable[[_Walk, Any, str], Node]] = {
     dict: _Walk._dict,
     list: _Walk._list,
     tuple: _Walk._tuple,

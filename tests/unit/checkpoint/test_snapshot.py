@@ -11,8 +11,12 @@ from strata.checkpoint.digests import FileDigests
 from strata.checkpoint.manifest import digest_of
 from strata.checkpoint.plan import Wanted, chunks_of, plan_files
 from strata.checkpoint.snapshot import Snapshot
-from strata.checkpoint.sources import HostMemory
+from strata.checkpoint.sources import HostMemory, Room
 from strata.errors import InvalidInput
+
+
+def host(array: np.ndarray) -> HostMemory:
+    return HostMemory(array.ctypes.data, len(array), array)
 
 
 def filled(sizes: list[int], room: int) -> tuple[Snapshot, list[bytes], list[np.ndarray]]:
@@ -37,7 +41,7 @@ def filled(sizes: list[int], room: int) -> tuple[Snapshot, list[bytes], list[np.
 
     writer = threading.Thread(target=write)
     writer.start()
-    snapshot.fill([HostMemory(array) for array in arrays], tell)
+    snapshot.fill([host(array) for array in arrays], tell)
     writer.join()
     return snapshot, [bytes(image) for image in images], arrays
 
@@ -73,7 +77,7 @@ def test_large_tensors_are_shared_out() -> None:
 
 
 class Fails:
-    def read(self, start: int, target: np.ndarray) -> None:
+    def read(self, start: int, size: int, room: Room, at: int) -> None:
         raise RuntimeError("the device is gone")
 
 
@@ -90,7 +94,7 @@ def test_whoever_fills_is_told_that_nobody_writes() -> None:
     told = threading.Timer(0.1, lambda: snapshot.give_up(OSError("the disk is full")))
     told.start()
     with pytest.raises(OSError, match="the disk is full"):
-        snapshot.fill([HostMemory(np.zeros(100_000, np.uint8))], lambda number: None)
+        snapshot.fill([host(np.zeros(100_000, np.uint8))], lambda number: None)
 
 
 def test_too_little_memory_is_said() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,20 +11,26 @@ Block: TypeAlias = NDArray[np.uint8]
 """Bytes in memory, contiguous."""
 
 
-class Region(NamedTuple):
-    """Where in memory an array lies: its first byte, behind its last, and how it is laid out there (in bytes)."""
+class Region(msgspec.Struct, frozen=True, gc=False):
+    """Where in memory an array lies: its first byte, behind its last, and how far apart its elements are, in bytes;
+    None if they lie one after the other."""
 
     start: int
     end: int
-    strides: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
 
 
-class Described(NamedTuple):
-    """An array as a checkpoint sees it. `region` is None where memory is never shared, or not the caller's to see."""
+class Described(msgspec.Struct, frozen=True, gc=False):
+    """An array as a checkpoint sees it. `region` is None where memory is never shared, or not the caller's to see.
+
+    `is_dense`: its elements lie in host memory one after the other, as they are stored.
+    """
 
     dtype: str
     shape: tuple[int, ...]
-    region: Region | None
+    size: int
+    region: Region | None = None
+    is_dense: bool = False
     on_device: bool = False
 
 
@@ -71,8 +78,8 @@ class Framework(Protocol):
         ...
 
 
-def byte_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
-    """Of an array without gaps, in the order of C."""
+def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Of elements that lie one after the other, in the order of C."""
     strides, step = [], item
     for length in reversed(shape):
         strides.append(step)

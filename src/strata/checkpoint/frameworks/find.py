@@ -32,14 +32,22 @@ def _tensorflow() -> Framework:
 _MAKERS: dict[str, Callable[[], Framework]] = {"torch": _torch, "jax": _jax, "tensorflow": _tensorflow}
 
 
+_by_type: dict[type, Framework] = {}
+
+
 def framework_of(value: object) -> Framework | None:
     """The package whose array this is; None for what is no array."""
+    known = _by_type.get(type(value))
+    if known is not None:
+        return known
     if _NUMPY.owns(value):
-        return _NUMPY
-    for name in _MAKERS:
-        if name in sys.modules and (found := framework_named(name)).owns(value):
-            return found
-    return None
+        found: Framework | None = _NUMPY
+    else:
+        there = (framework_named(name) for name in _MAKERS if name in sys.modules)
+        found = next((package for package in there if package.owns(value)), None)
+    if found is not None:
+        _by_type[type(value)] = found
+    return found
 
 
 def framework_named(name: str) -> Framework:

@@ -28,7 +28,8 @@ class JaxArrays:
         dtype = name_of_numpy(value.dtype)
         if dtype is None:
             raise Unstorable(f"a JAX array of {value.dtype} cannot be stored")
-        return Described(dtype, tuple(value.shape), None, value.devices().pop().platform != "cpu")
+        on_device = value.devices().pop().platform != "cpu"
+        return Described(dtype, tuple(value.shape), value.nbytes, on_device=on_device)
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
         for value, target in pairs:

@@ -23,10 +23,12 @@ class NumpyArrays:
         if dtype is None:
             raise Unstorable(f"an array of {value.dtype} cannot be stored: give it elements that are plain numbers")
         if not value.size:
-            return Described(dtype, value.shape, None)
+            return Described(dtype, value.shape, 0)
+        start: int = value.__array_interface__["data"][0]
+        if value.flags.c_contiguous:
+            return Described(dtype, value.shape, value.nbytes, Region(start, start + value.nbytes), True)
         first, last = span(value.shape, value.strides, value.itemsize)
-        start = value.ctypes.data
-        return Described(dtype, value.shape, Region(start + first, start + last, value.strides))
+        return Described(dtype, value.shape, value.nbytes, Region(start + first, start + last, value.strides))
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
         for value, target in pairs:

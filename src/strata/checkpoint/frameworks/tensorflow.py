@@ -27,7 +27,8 @@ class TensorflowArrays:
         dtype = name_of_numpy(np.dtype(value.dtype.as_numpy_dtype))
         if dtype is None:
             raise Unstorable(f"a tensor of {value.dtype} cannot be stored: give it elements that are plain numbers")
-        return Described(dtype, tuple(value.shape), None, "CPU" not in (value.device or "CPU"))
+        size = value.shape.num_elements() * value.dtype.size
+        return Described(dtype, tuple(value.shape), size, on_device="CPU" not in (value.device or "CPU"))
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
         for value, target in pairs:

@@ -30,19 +30,17 @@ class TorchArrays:
         device = value.device.type
         if device == "meta":
             raise Unstorable("the tensor is on the device `meta` and has no data: materialise it first")
-        shape = tuple(value.shape)
-        if not value.numel():
-            return Described(dtype, shape, None, device != "cpu")
-        item = value.element_size()
+        shape, size = tuple(value.shape), value.nbytes
+        if not size:
+            return Described(dtype, shape, 0, on_device=device != "cpu")
         start = value.data_ptr()
         if value.is_contiguous():
-            strides = value.stride()
-            region = Region(start, start + value.numel() * item, tuple(step * item for step in strides))
-        else:
-            strides = tuple(step * item for step in value.stride())
-            first, last = span(shape, strides, item)
-            region = Region(start + first, start + last, strides)
-        return Described(dtype, shape, region, device != "cpu")
+            return Described(dtype, shape, size, Region(start, start + size), device == "cpu", device != "cpu")
+        item = value.itemsize
+        strides = tuple([step * item for step in value.stride()])
+        first, last = span(shape, strides, item)
+        region = Region(start + first, start + last, strides)
+        return Described(dtype, shape, size, region, False, device != "cpu")
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
         sources, targets = [], []
