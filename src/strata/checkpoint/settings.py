@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from strata.core.ids import check_bool, check_int
+from strata.core.ids import check_int
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
 
@@ -19,22 +19,16 @@ class CheckpointManagerConfig:
     when_busy: what a save does that is asked for while another is being written: `wait` for it, `skip` this one, or
         `replace` the other, which is then given up.
     max_failed_saves: so many background saves in a row that fail end the training loop: the next `save_async` raises.
-    load_seconds: how long loading may go without a byte coming in, before it ends with the name of what is stuck.
     """
 
     retention: Retention = KEEP_ALL
     memory_bytes: int | None = None
     when_busy: str = "wait"
     max_failed_saves: int = 3
-    load_seconds: float = 300.0
-    incremental: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
             check_int(self.memory_bytes, "memory_bytes", least=16 << 20)
         check_int(self.max_failed_saves, "max_failed_saves", least=1)
-        check_bool(self.incremental, "incremental")
         if self.when_busy not in BUSY:
             raise InvalidInput(f"when_busy must be one of {', '.join(BUSY)}, not {self.when_busy!r}")
-        if not self.load_seconds > 0:
-            raise InvalidInput(f"load_seconds must be above 0, not {self.load_seconds!r}")

@@ -496,3 +496,47 @@ def test_the_same_step_by_another_process_is_a_conflict(storage: StorageBackend)
             manager.save({}, step=2)
         manager._saver._untold = None
         assert blocking.exists("default/checkpoints/step_2/metadata.json")
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"when_busy": "panic"}, "one of wait, skip, replace"),
+        ({"memory_bytes": 5}, "at least"),
+        ({"max_failed_saves": 0}, "at least 1"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        CheckpointManagerConfig(**settings)
+
+
+def test_arguments_are_checked(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        for arguments in (
+            {"step": -1},
+            {"step": 1.5},
+            {"step": 1, "epoch": -1},
+            {"step": 1, "metrics": {"loss": "low"}},
+        ):
+            with pytest.raises(InvalidInput):
+                manager.save(b"", **arguments)
+        with pytest.raises(InvalidInput, match="is not a valid id"):
+            CheckpointManager(storage, job_id="../other")
+        assert keys_in(storage) == []
+
+
+def test_the_environment_names_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_JOB_ID", "from-environment")
+    monkeypatch.setenv("LOCAL_STORAGE_PATH", str(tmp_path))
+    with CheckpointManager() as manager:
+        manager.save(b"x", step=1)
+    assert (tmp_path / "from-environment/checkpoints/step_1/model.bin").read_bytes() == b"x"
+
+
+def test_the_budget_is_said() -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        assert "40% of the" in manager.budget.reason

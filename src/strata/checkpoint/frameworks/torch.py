@@ -33,6 +33,8 @@ class TorchArrays:
         shape, size = tuple(value.shape), value.nbytes
         if not size:
             return Described(dtype, shape, 0, on_device=device != "cpu")
+        if value.is_neg() or value.is_conj():  # its memory holds other numbers than it does
+            return Described(dtype, shape, size, on_device=device != "cpu")
         start = value.data_ptr()
         if value.is_contiguous():
             return Described(dtype, shape, size, Region(start, start + size), device == "cpu", device != "cpu")
@@ -64,6 +66,8 @@ class TorchArrays:
 
     def memory(self, value: torch.Tensor) -> Block | None:
         if value.device.type != "cpu" or not value.is_contiguous() or not value.numel():
+            return None
+        if value.is_neg() or value.is_conj():
             return None
         return value.detach().view(-1).view(torch.uint8).numpy()
 
