@@ -14,14 +14,13 @@ from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.matching import LoadReport
+from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import ChunkReader, Wish
 from strata.checkpoint.store import Store
 from strata.checkpoint.tree import Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
 from strata.errors import CheckpointDamaged, CheckpointMismatch
-
-ALIGNED = 64
 
 
 def names_of(part: Part) -> list[str]:
@@ -41,7 +40,7 @@ class PartLoader:
     async def bytes(self) -> bytes:
         """A state of bytes."""
         (tensor,) = self._part.tensors
-        block = _memory(tensor)
+        block = Memory().take(tensor)
         await self._read({0: block})
         return block.tobytes()
 
@@ -50,7 +49,10 @@ class PartLoader:
         names, everything = names_of(self._part), wants is None
         wants = wants or (lambda name: True)
         numbers = [n for n, name in enumerate(names) if wants(name)]
-        await self._read({t: _memory(self._part.tensors[t]) for t in {self._tensor(n) for n in numbers}})
+        memory = Memory()
+        with uncollected():
+            blocks = {t: memory.take(self._part.tensors[t]) for t in {self._tensor(n) for n in numbers}}
+        await self._read(blocks)
         kept = set(numbers)
         skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
         with uncollected():
@@ -77,9 +79,11 @@ class PartLoader:
                 blocks[tensor] = own
             else:
                 later.append((leaf, number))
+        memory = Memory()
         for _, number in later:
             tensor = self._tensor(number)
-            blocks.setdefault(tensor, _memory(self._part.tensors[tensor]))
+            if tensor not in blocks:
+                blocks[tensor] = memory.take(self._part.tensors[tensor])
         await self._read(blocks)
         for leaf, number in later:
             leaf.framework.copy_in(leaf.value, self._elements(number))
@@ -168,13 +172,3 @@ def _cut(tensor: manifest.Tensor, block: Block) -> list[tuple[manifest.Chunk, Bl
             f"tensor {tensor.name!r} has {at:,} bytes in the manifest, and its shape needs {len(block):,}"
         )
     return found
-
-
-def _memory(tensor: manifest.Tensor) -> Block:
-    """New, and aligned as it was."""
-    size = dtype_of(tensor.dtype).bytes
-    for length in tensor.shape:
-        size *= length
-    raw = np.empty(size + ALIGNED + tensor.shift, np.uint8)
-    start = -raw.ctypes.data % ALIGNED + tensor.shift
-    return raw[start : start + size]

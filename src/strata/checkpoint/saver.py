@@ -32,10 +32,10 @@ from strata.checkpoint.saving import (
     write_bytes,
     write_tree,
 )
-from strata.checkpoint.settings import CheckpointManagerConfig
+from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
 from strata.checkpoint.store import Folder
 from strata.core.ids import check_int
-from strata.errors import Conflict, InvalidInput, SaveFailed, SaveReplaced, StrataError
+from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
 from strata.texts import readable_bytes
 
 logger = logging.getLogger("strata.checkpoint")
@@ -201,22 +201,25 @@ class Saver:
 
     async def _attempt(self, step: int, epoch: int, metrics: dict[str, float]) -> Attempt:
         """Where it goes, and as whose. A return to an earlier step begins a new term."""
-        everything = await self._checkpoints.all()
         if self._term is None or self._base is not None or step <= self._newest:
-            line = await self._checkpoints.line()
-            base = self._base if self._base is not None else max((s for s in line if s < step), default=-1)
-            oldest = min((metadata.term for _, metadata in everything), default=0)
-            first = self._term is None
-            self._term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
-            self._base, self._newest = None, base
-            if first:
-                await self._sweep()
-        taken = {folder for folder, metadata in everything if metadata.step == step}
-        folder = Folder(step, self._term.term) if taken else Folder(step)
-        if folder in taken:
-            raise Conflict(f"step {step} was saved already by this process: a step is saved once")
+            self._term = await self._new_term(step)
+        store, folder = self._checkpoints.store, Folder(step)
+        if await store.is_committed(folder):  # left behind, by a run that came this far before
+            folder = Folder(step, self._term.term)
         self._newest = step
         return new_attempt(folder, self._term, epoch, metrics)
+
+    async def _new_term(self, step: int) -> Term:
+        everything = await self._checkpoints.all()
+        base = self._base
+        if base is None:
+            base = max((known for known in await self._checkpoints.line() if known < step), default=-1)
+        oldest = min((metadata.term for _, metadata in everything), default=0)
+        term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
+        if self._term is None:
+            await self._sweep()
+        self._base, self._newest = None, base
+        return term
 
     async def _sweep(self) -> None:
         gone = await self._checkpoints.sweep()
@@ -225,10 +228,13 @@ class Saver:
 
     async def _retain(self) -> None:
         """A failure here fails no save: what is not deleted now is deleted after the next one."""
+        rule = self._config.retention
+        if rule == KEEP_ALL:
+            return
         try:
             everything = await self._checkpoints.all()
             line = set((await self._checkpoints.line()).values())
-            beyond = doomed(everything, line, await self._checkpoints.pinned(), self._config.retention)
+            beyond = doomed(everything, line, await self._checkpoints.pinned(), rule)
             if beyond:
                 await self._checkpoints.delete(beyond)
                 logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))

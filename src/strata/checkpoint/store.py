@@ -75,6 +75,9 @@ class Store:
             self._metadata[folder.name] = known
         return known
 
+    async def is_committed(self, folder: Folder) -> bool:
+        return await self.storage.exists(self.key(folder.name, METADATA))
+
     def forget(self, folder: Folder) -> None:
         """It is deleted."""
         self._metadata.pop(folder.name, None)

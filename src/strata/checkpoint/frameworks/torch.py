@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
@@ -84,10 +83,8 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def _typed(block: Block, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
-    if not len(block):
+    if not block.size:
         return torch.empty(tuple(shape), dtype=dtype)
-    if block.ctypes.data % dtype.itemsize:  # torch wants its elements aligned
-        block = np.copy(block)
     return torch.from_numpy(block).view(dtype).view(tuple(shape))
 
 
