@@ -13,6 +13,7 @@ from strata.checkpoint.lineage import read_lineage
 from strata.checkpoint.loading import PartLoader, names_of
 from strata.checkpoint.manifest import METADATA, Metadata, Part
 from strata.checkpoint.matching import Keys, LoadReport, Rename, chooser, renamer
+from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.store import Folder, Store, folder_named
 from strata.checkpoint.verifying import verify_part
@@ -28,6 +29,7 @@ class Checkpoints:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._deleted: set[str] = set()
 
     @property
     def where(self) -> str:
@@ -79,6 +81,18 @@ class Checkpoints:
         progress: Callable[[int], None] = lambda count: None,
     ) -> tuple[Any, LoadReport]:
         """The state, and what of it did not fit."""
+        async with marked(self.store, folder):
+            return await self._load(folder, keys, into, (rename, strict), progress)
+
+    async def _load(
+        self,
+        folder: Folder,
+        keys: Keys | None,
+        into: Any,
+        how: tuple[Rename | None, bool],
+        progress: Callable[[int], None],
+    ) -> tuple[Any, LoadReport]:
+        rename, strict = how
         report = LoadReport()
         part = await self._only_part(folder)
         loader = PartLoader(self.store, part, progress)
@@ -104,10 +118,10 @@ class Checkpoints:
 
     async def verify(self, folder: Folder, progress: Callable[[int], None] = lambda count: None) -> int:
         """Read every byte and compare; how many there were. CheckpointDamaged names what is not as it was written."""
-        metadata = await self.store.metadata(folder)
         size = 0
-        for reference in metadata.parts:
-            size += await verify_part(self.store, await self.store.part(reference), progress)
+        async with marked(self.store, folder):
+            for reference in (await self.store.metadata(folder)).parts:
+                size += await verify_part(self.store, await self.store.part(reference), progress)
         return size
 
     # -- keeping and deleting ----------------------------------------------------------------------------------------
@@ -130,15 +144,15 @@ class Checkpoints:
             await self.store.storage.delete(self.store.key(folder.name, METADATA))
             await self.store.storage.delete(self.store.key(PINS, folder.name))
             self.store.forget(folder)
-        await self.sweep({folder.name for folder in doomed})
+        self._deleted |= {folder.name for folder in doomed}
+        await self.sweep(self._deleted)
 
-    async def sweep(self, names: set[str] | None = None, spared: Iterable[str] = ()) -> list[str]:
+    async def sweep(self, names: set[str] | None = None) -> list[str]:
         """Remove files of these folders (of all, if None) that no checkpoint refers to; gives their paths.
 
-        Only the newest writer may: `spared` are folders that it is writing to.
+        Only the newest writer may, and not while it writes. What somebody reads stays until the next time.
         """
-        needed = await self._needed()
-        keep = set(spared)
+        needed, keep = await self._needed(), await being_read(self.store)
         gone = []
         prefix = len(self.store.root) + 1
         async for entry in self.store.storage.list_all(self.store.root):
@@ -149,6 +163,7 @@ class Checkpoints:
             if path not in needed:
                 gone.append(path)
         await self.store.storage.delete_many([self.store.key(path) for path in gone])
+        self._deleted &= keep
         return gone
 
     async def _needed(self) -> set[str]:

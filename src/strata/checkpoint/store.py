@@ -4,7 +4,7 @@
 {job}/checkpoints/step_1000/metadata.json       a committed checkpoint
 {job}/checkpoints/step_1000-3/metadata.json     the same step, saved again by the third run after a return
 {job}/checkpoints/pins/step_1000                kept whatever retention says
-{job}/checkpoints/readers/…                     somebody reads, until the time it says
+{job}/checkpoints/readers/…                     somebody reads; see `readers`
 """
 
 import re

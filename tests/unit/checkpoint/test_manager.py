@@ -429,6 +429,48 @@ def test_a_checkpoint_can_be_deleted(storage: StorageBackend) -> None:
             manager.delete(1)
 
 
+def test_nothing_is_deleted_from_under_a_reader() -> None:
+    inner = MemoryStorage()
+    slow = FaultyStorage(inner)
+    with CheckpointManager(inner, keep_count=1) as manager, CheckpointReader(slow) as reader:
+        manager.save(STATE, step=1)
+        slow.fail("read_into", 1, "stuck")
+        found: list[Any] = []
+        reading = threading.Thread(target=lambda: found.append(reader.load()))
+        reading.start()
+        while not slow._made["read_into"]:
+            pass
+        manager.save({}, step=2)
+        manager.wait()
+        assert manager.list_checkpoints() == [2]
+        slow.release()
+        reading.join()
+        assert_same(found[0], STATE)
+        manager.save({}, step=3)
+        manager.wait()
+        assert {key.split("/")[2] for key in keys_in(inner)} == {"lineage.json", "step_3"}
+
+
+def test_a_mark_of_a_dead_reader_runs_out() -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage, keep_count=1) as manager:
+        manager.save({}, step=1)
+        blocking = BlockingStorage(storage)
+        blocking.write("default/checkpoints/readers/dead.json", b'{"folder":"step_1","until_unix_seconds":5}')
+        blocking.write("default/checkpoints/readers/junk.json", b"\xff")
+        manager.save({}, step=2)
+        manager.wait()
+        assert {key.split("/")[2] for key in keys_in(storage)} == {"lineage.json", "step_2"}
+
+
+def test_whoever_may_not_write_can_read() -> None:
+    faulty = FaultyStorage(MemoryStorage())
+    with CheckpointManager(faulty) as manager:
+        manager.save(STATE, step=1)
+        faulty.faults = Faults(before=1.0, only=frozenset({"write"}))
+        assert_same(manager.load(), STATE)
+
+
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 

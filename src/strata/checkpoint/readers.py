@@ -1,0 +1,85 @@
+"""Who reads what: a mark in the storage, so that no writer deletes files from under a reader.
+
+    reader    puts its mark, then looks whether the checkpoint is still there, then reads
+    writer    removes the manifest, then looks for marks, then removes files
+
+Whichever is first, the other sees it. A mark that is not renewed runs out: its reader is dead. Where a reader may not
+write, it reads without.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+
+from strata.checkpoint.manifest import UNREADABLE
+from strata.checkpoint.store import Folder, Store
+from strata.errors import NotFound, ObjectNotFound, StorageError
+
+logger = logging.getLogger("strata.checkpoint")
+
+READERS = "readers"
+MARK_SECONDS = 600.0
+"""How long a mark counts that is not renewed: longer than clocks differ."""
+RENEW_SECONDS = 120.0
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Somebody reads this folder, until then."""
+
+    folder: str
+    until_unix_seconds: float
+
+
+@asynccontextmanager
+async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
+    """While this lasts nobody deletes the files of the folder. NotFound if it is deleted already."""
+    key = store.key(READERS, f"{secrets.token_hex(8)}.json")
+    try:
+        await _put(store, key, folder)
+    except StorageError as error:
+        logger.debug("reading %s without a mark: %s", folder.name, error)
+        yield
+        return
+    renewing = asyncio.ensure_future(_renew(store, key, folder))
+    try:
+        if not await store.is_committed(folder):
+            raise NotFound(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
+        yield
+    finally:
+        renewing.cancel()
+        with suppress(StorageError):  # it runs out by itself
+            await store.storage.delete(key)
+
+
+async def _renew(store: Store, key: str, folder: Folder) -> None:
+    while True:
+        await asyncio.sleep(RENEW_SECONDS)
+        with suppress(StorageError):
+            await _put(store, key, folder)
+
+
+async def _put(store: Store, key: str, folder: Folder) -> None:
+    mark = Mark(folder.name, time.time() + MARK_SECONDS)
+    await store.storage.write(key, msgspec.json.encode(mark))
+
+
+async def being_read(store: Store) -> set[str]:
+    """The names of folders that somebody reads. Marks that ran out are removed."""
+    found = set()
+    async for entry in store.storage.list_all(store.key(READERS)):
+        try:
+            mark = msgspec.json.decode(await store.storage.read(entry.path), type=Mark)
+        except ObjectNotFound:  # done since
+            continue
+        except UNREADABLE:
+            mark = Mark("", 0.0)
+        if mark.until_unix_seconds > time.time():
+            found.add(mark.folder)
+        else:
+            await store.storage.delete(entry.path)
+    return found
