@@ -1,44 +1,22 @@
 """Arrays of packages other than torch and numpy."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import pytest
 import torch
 
 from strata.checkpoint import CheckpointManager
-from strata.errors import Unstorable
 from strata.storage import MemoryStorage
 
-
-def test_arrays_of_jax_come_back_as_such() -> None:
-    state = {
-        "f32": jnp.arange(6.0).reshape(2, 3),
-        "bf16": jnp.ones(4, jnp.bfloat16),
-        "f8": jnp.ones(4, jnp.float8_e4m3fn),
-        "scalar": jnp.float32(1.5),
-        "empty": jnp.zeros((0, 2)),
-        "key": jax.random.key_data(jax.random.key(0)),
-    }
-    with CheckpointManager(MemoryStorage()) as manager:
-        manager.save(state, step=1)
-        back = manager.load()
-    for name, array in state.items():
-        assert isinstance(back[name], jax.Array)
-        assert back[name].dtype == array.dtype
-        assert back[name].shape == array.shape
-        assert np.asarray(back[name]).tobytes() == np.asarray(array).tobytes()
+ROOT = Path(__file__).parents[3]
 
 
-def test_what_jax_cannot_do_is_said() -> None:
-    with CheckpointManager(MemoryStorage()) as manager:
-        with pytest.raises(Unstorable, match="key_data"):
-            manager.check({"key": jax.random.key(0)})
-        manager.save({"a": jnp.ones(2)}, step=1)
-        with pytest.raises(Unstorable, match="changed in place"):
-            manager.load(into={"a": jnp.zeros(2)})
+def test_arrays_of_jax() -> None:
+    """In a process of its own: JAX warns of every fork, and other tests fork."""
+    subprocess.run([sys.executable, "-m", "tests.unit.checkpoint.with_jax"], check=True, timeout=120, cwd=ROOT)
 
 
 class Exotic:

@@ -1,0 +1,43 @@
+"""Checkpoints of JAX's arrays, as a program: `python -m tests.unit.checkpoint.with_jax`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from strata.checkpoint import CheckpointManager
+from strata.errors import Unstorable
+from strata.storage import MemoryStorage
+
+
+def arrays_come_back_as_they_were() -> None:
+    state = {
+        "f32": jnp.arange(6.0).reshape(2, 3),
+        "bf16": jnp.ones(4, jnp.bfloat16),
+        "f8": jnp.ones(4, jnp.float8_e4m3fn),
+        "scalar": jnp.float32(1.5),
+        "empty": jnp.zeros((0, 2)),
+        "key": jax.random.key_data(jax.random.key(0)),
+    }
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save(state, step=1)
+        back = manager.load()
+    for name, array in state.items():
+        assert isinstance(back[name], jax.Array)
+        assert back[name].dtype == array.dtype
+        assert back[name].shape == array.shape
+        assert np.asarray(back[name]).tobytes() == np.asarray(array).tobytes()
+
+
+def what_it_cannot_do_is_said() -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        with pytest.raises(Unstorable, match="key_data"):
+            manager.check({"key": jax.random.key(0)})
+        manager.save({"a": jnp.ones(2)}, step=1)
+        with pytest.raises(Unstorable, match="changed in place"):
+            manager.load(into={"a": jnp.zeros(2)})
+
+
+if __name__ == "__main__":
+    arrays_come_back_as_they_were()
+    what_it_cannot_do_is_said()
