@@ -20,6 +20,8 @@ class SaveHandle:
         self.report = Report(step)
         self.skipped = ""
         """Why it was not saved at all, if it was not."""
+        self.told = False
+        """Whether somebody has been raised its failure."""
         self._staged = threading.Event()
         self._future: Future[Report] = Future()
         self._future.set_running_or_notify_cancel()
@@ -47,15 +49,21 @@ class SaveHandle:
 
     def result(self, timeout: float | None = None) -> Report:
         """Once it is committed; raises why it is not. TimeoutError if that takes longer: the save goes on."""
-        return self._future.result(timeout)
+        error = self._future.exception(timeout)
+        self.told = True
+        if error is not None:
+            raise error
+        return self.report
+
+    def error(self) -> BaseException | None:
+        """Why it failed, once it has."""
+        return self._future.exception() if self._future.done() else None
 
     def __await__(self) -> Generator[Any, None, "SaveHandle"]:
         if not self._staged.is_set():
             yield from asyncio.to_thread(self._staged.wait).__await__()
-        if self._future.done() and not self.skipped:
-            error = self._future.exception()
-            if error is not None:
-                raise error
+        if self._future.done():
+            self.result()
         return self
 
     # -- for the manager ---------------------------------------------------------------------------------------------

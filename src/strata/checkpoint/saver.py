@@ -68,7 +68,7 @@ class Saver:
         self._newest = -1
         self._base: int | None = None
         self._failures = 0
-        self._untold: BaseException | None = None
+        self._last_failed: SaveHandle | None = None
         self.history: list[SaveHandle] = []
         _savers.add(self)
 
@@ -125,9 +125,8 @@ class Saver:
                 running[1].result(timeout)
             except TimeoutError:
                 raise TimeoutError(f"the save of step {running[0].step} is not over yet") from None
-        error, self._untold = self._untold, None
-        if error is not None:
-            raise error
+        if self._last_failed is not None and not self._last_failed.told:
+            self._last_failed.result()
 
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
@@ -143,10 +142,8 @@ class Saver:
 
     def _check_failures(self) -> None:
         if self._failures >= self._config.max_failed_saves:
-            error, self._untold = self._untold, None
-            raise SaveFailed(
-                f"{self._failures} saves in a row have failed; the last: {error or 'see the log'}"
-            ) from error
+            error = None if self._last_failed is None else self._last_failed.error()
+            raise SaveFailed(f"{self._failures} saves in a row have failed; the last: {error}") from error
 
     def _my_turn(self, handle: SaveHandle) -> bool:
         if self._running is None or self._running[0].done():
@@ -246,7 +243,7 @@ class Saver:
             handle.failed(SaveReplaced(f"the save of step {handle.step} was given up for a later one"))
             return
         self._failures += 1
-        self._untold = error
+        self._last_failed = handle
         logger.error("the save of step %d failed (%d in a row): %s", handle.step, self._failures, error)
         handle.failed(error)
 
