@@ -82,28 +82,17 @@ class Checkpoints:
     ) -> tuple[Any, LoadReport]:
         """The state, and what of it did not fit."""
         async with marked(self.store, folder):
-            return await self._load(folder, keys, into, (rename, strict), progress)
-
-    async def _load(
-        self,
-        folder: Folder,
-        keys: Keys | None,
-        into: Any,
-        how: tuple[Rename | None, bool],
-        progress: Callable[[int], None],
-    ) -> tuple[Any, LoadReport]:
-        rename, strict = how
-        report = LoadReport()
-        part = await self._only_part(folder)
-        loader = PartLoader(self.store, part, progress)
-        if part.kind == BYTES:
-            if keys is not None or into is not None or rename is not None:
-                raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
-            return await loader.bytes(), report
-        if into is not None:
-            state = await loader.into(into, renamer(rename), report, None if not strict else self._where(folder))
-            return state, report
-        return await loader.tree(None if keys is None else chooser(names_of(part), keys)), report
+            report = LoadReport()
+            part = await self._only_part(folder)
+            loader = PartLoader(self.store, part, progress)
+            if part.kind == BYTES:
+                if keys is not None or into is not None or rename is not None:
+                    raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
+                return await loader.bytes(), report
+            if into is not None:
+                state = await loader.into(into, renamer(rename), report, None if not strict else self._where(folder))
+                return state, report
+            return await loader.tree(None if keys is None else chooser(names_of(part), keys)), report
 
     async def _only_part(self, folder: Folder) -> Part:
         metadata = await self.store.metadata(folder)
@@ -134,8 +123,7 @@ class Checkpoints:
         await self.store.storage.delete(self.store.key(PINS, folder.name))
 
     async def pinned(self) -> set[str]:
-        prefix = self.store.key(PINS)
-        return {entry.path[len(prefix) + 1 :] async for entry in self.store.storage.list_all(prefix)}
+        return {path.removeprefix(f"{PINS}/") async for path in self.store.paths(PINS)}
 
     async def delete(self, folders: Iterable[Folder]) -> None:
         """Their manifests, then whatever nobody else needs."""
@@ -154,9 +142,7 @@ class Checkpoints:
         """
         needed, keep = await self._needed(), await being_read(self.store)
         gone = []
-        prefix = len(self.store.root) + 1
-        async for entry in self.store.storage.list_all(self.store.root):
-            path = entry.path[prefix:]
+        async for path in self.store.paths():
             name = path.partition("/")[0]
             if folder_named(name) is None or name in keep or (names is not None and name not in names):
                 continue
@@ -175,7 +161,7 @@ class Checkpoints:
             except ObjectNotFound:
                 continue
             except CheckpointDamaged:
-                needed |= {path async for path in self._files_in(folder)}
+                needed |= {path async for path in self.store.paths(folder.name)}
                 continue
             needed |= {f"{folder.name}/{METADATA}", *metadata.references}
             for reference in metadata.parts:
@@ -183,10 +169,5 @@ class Checkpoints:
                 try:
                     needed |= {file.path for file in (await self.store.part(reference)).files}
                 except CheckpointDamaged:
-                    needed |= {path async for path in self._files_in(folder)}
+                    needed |= {path async for path in self.store.paths(folder.name)}
         return needed
-
-    async def _files_in(self, folder: Folder) -> Any:
-        prefix = len(self.store.root) + 1
-        async for entry in self.store.storage.list_all(self.store.key(folder.name)):
-            yield entry.path[prefix:]

@@ -5,6 +5,7 @@ import numpy as np
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import Tensor
+from strata.storage.direct import aligned
 
 ALIGNED = 64
 SMALL_BYTES = 64 << 10
@@ -24,15 +25,9 @@ class Memory:
         for length in tensor.shape:
             size *= length
         if size > SMALL_BYTES:
-            return _aligned(size + tensor.shift)[tensor.shift :]
+            return aligned(size + tensor.shift)[tensor.shift :]
         if self._used + tensor.shift + size > len(self._slab):
-            self._slab, self._used = _aligned(SLAB_BYTES), 0
+            self._slab, self._used = aligned(SLAB_BYTES), 0
         start = self._used + tensor.shift
         self._used = -(-(start + size) // ALIGNED) * ALIGNED
         return self._slab[start : start + size]
-
-
-def _aligned(size: int) -> Block:
-    raw = np.empty(size + ALIGNED, np.uint8)
-    start = -raw.ctypes.data % ALIGNED
-    return raw[start : start + size]

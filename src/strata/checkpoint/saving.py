@@ -30,6 +30,7 @@ from strata.checkpoint.tree import flatten
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import Filled, SnapshotWriter
 from strata.errors import Conflict, ObjectExists
+from strata.storage.threads import DaemonThreads
 
 BYTES, TREE = "bytes", "tree"
 
@@ -63,7 +64,6 @@ class Report:
 class Prepared(NamedTuple):
     """A state taken apart, and where its parts will go."""
 
-    kind: str
     skeleton: Any
     leaves: list[int | manifest.Tied]
     stored: list[Stored]
@@ -89,7 +89,7 @@ class Planner:
             stored, tied = tie(flat.leaves)
             names = [leaf.name for leaf in flat.leaves]
             sources = sources_of(stored, flat.leaves)
-            return Prepared(TREE, flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
+            return Prepared(flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
 
     def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
         shapes = [(each.name, each.dtype, each.shape) for each in stored]
@@ -192,7 +192,9 @@ async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Cal
     name = "model.bin" if not attempt.rank else f"model-{attempt.rank}.bin"
     path = f"{attempt.folder.name}/{name}"
     key = store.key(path)
-    digests = asyncio.get_running_loop().run_in_executor(None, _digests, data)
+    threads = DaemonThreads(1, "strata-digest")
+    digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
+    threads.shutdown(wait=False)
     try:
         await store.storage.put_if_absent(key, data)
     except ObjectExists:  # of a save that was never committed: nobody refers to it

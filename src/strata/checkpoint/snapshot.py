@@ -73,7 +73,6 @@ class Snapshot:
     def __init__(self, files: Sequence[FilePlan], arena: Block) -> None:
         self.files = files
         self.segments = segments_of(files, len(arena))
-        self._arena = arena
         self._room = Room(arena)
         self._slots = len({segment.place for segment in self.segments})
         self._free = threading.Semaphore(self._slots)
@@ -86,7 +85,7 @@ class Snapshot:
 
     def memory(self, segment: Segment) -> Block:
         """The segment's bytes, once it is filled and until it is released."""
-        return self._arena[segment.place : segment.place + segment.end - segment.start]
+        return self._room.block[segment.place : segment.place + segment.end - segment.start]
 
     def release(self) -> None:
         """The oldest segment that is not released yet is written: its memory is free for another."""

@@ -52,16 +52,17 @@ class Store:
     async def folders(self) -> list[Folder]:
         """Those of committed checkpoints."""
         found = []
-        async for path in self._listed():
+        async for path in self.paths():
             name, _, rest = path.partition("/")
             folder = folder_named(name)
             if folder is not None and rest == METADATA:
                 found.append(folder)
         return sorted(found)
 
-    async def _listed(self) -> AsyncIterator[str]:
+    async def paths(self, *below: str) -> AsyncIterator[str]:
+        """Of every object there, from the job's folder on."""
         prefix = len(self.root) + 1
-        async for entry in self.storage.list_all(self.root):
+        async for entry in self.storage.list_all(self.key(*below)):
             yield entry.path[prefix:]
 
     async def metadata(self, folder: Folder) -> Metadata:

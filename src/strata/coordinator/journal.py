@@ -258,11 +258,12 @@ def _make_room(database: sqlite3.Connection, log: Path) -> None:
     room = os.statvfs(log.parent)
     if log.stat().st_size >= LOG_BYTES or room.f_bavail * room.f_frsize < 64 * LOG_BYTES:
         return
-    with suppress(sqlite3.Error), _transaction(database):
-        database.execute("CREATE TABLE room (nothing BLOB)")
-        database.execute("INSERT INTO room VALUES (zeroblob(?))", (LOG_BYTES,))
-        database.execute("DROP TABLE room")
-    database.execute("PRAGMA wal_checkpoint(RESTART)")
+    with suppress(sqlite3.Error):  # a kindness: whatever is wrong is told by the first record
+        with _transaction(database):
+            database.execute("CREATE TABLE room (nothing BLOB)")
+            database.execute("INSERT INTO room VALUES (zeroblob(?))", (LOG_BYTES,))
+            database.execute("DROP TABLE room")
+        database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
 def create_private(file: Path) -> None:

@@ -212,14 +212,10 @@ class ObjectStorage:
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         views = checked_targets(start, targets)
         found = await self.read_range(path, start, sum(map(len, views)))
-
-        def scatter() -> None:
-            done = 0
-            for view in views:
-                np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(found[done : done + len(view)], np.uint8))
-                done += len(view)
-
-        await asyncio.get_running_loop().run_in_executor(None, scatter)
+        done = 0
+        for view in views:
+            view[:] = found[done : done + len(view)]
+            done += len(view)
 
     async def _read_pieces(self, path: str, ranges: list[tuple[int, int]]) -> list[Any]:
         """The first one tells the version; the others must be of the same."""

@@ -250,7 +250,7 @@ def test_going_on_without_loading_stays_on_the_line(storage: StorageBackend) -> 
         assert reader.list_checkpoints() == list(range(9))
 
 
-def test_a_step_is_saved_once(storage: StorageBackend) -> None:
+def test_a_step_that_is_saved_again_is_the_later_one(storage: StorageBackend) -> None:
     with CheckpointManager(storage) as manager:
         manager.save({"a": 1}, step=1)
         manager.save({"a": 2}, step=1)  # going back to before step 1, as it were
