@@ -15,7 +15,7 @@ from strata.checkpoint.manifest import METADATA, Metadata, Part
 from strata.checkpoint.matching import Keys, LoadReport, Rename, chooser, renamer
 from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.saving import BYTES
-from strata.checkpoint.store import Folder, Store, folder_named
+from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
 
@@ -67,6 +67,18 @@ class Checkpoints:
             near = ", ".join(map(str, sorted(line)[-5:])) or "none"
             raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {near}")
         return max(others)[1]
+
+    async def latest_part(self) -> tuple[Folder, Part] | None:
+        """Of the latest on the line, if there is one that is sound."""
+        line = await self.line()
+        if not line:
+            return None
+        folder = line[max(line)]
+        try:
+            return folder, await self._only_part(folder)
+        except (CheckpointDamaged, InvalidInput, ObjectNotFound) as error:
+            logger.warning("nothing is referred to in %s: %s", folder.name, error)
+            return None
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -129,18 +141,27 @@ class Checkpoints:
         """Their manifests, then whatever nobody else needs."""
         doomed = list(folders)
         for folder in doomed:
+            self._deleted |= await self._referred_to(folder)
             await self.store.storage.delete(self.store.key(folder.name, METADATA))
             await self.store.storage.delete(self.store.key(PINS, folder.name))
             self.store.forget(folder)
         self._deleted |= {folder.name for folder in doomed}
         await self.sweep(self._deleted)
 
+    async def _referred_to(self, folder: Folder) -> set[str]:
+        """Folders with files that may have been kept for this one alone."""
+        try:
+            return folders_of((await self.store.metadata(folder)).references)
+        except (ObjectNotFound, CheckpointDamaged):
+            return set()
+
     async def sweep(self, names: set[str] | None = None) -> list[str]:
         """Remove files of these folders (of all, if None) that no checkpoint refers to; gives their paths.
 
         Only the newest writer may, and not while it writes. What somebody reads stays until the next time.
         """
-        needed, keep = await self._needed(), await being_read(self.store)
+        keep = await being_read(self.store)  # first: who has read since may have referred to it, which shows in what is
+        needed = await self._needed()
         gone = []
         async for path in self.store.paths():
             name = path.partition("/")[0]

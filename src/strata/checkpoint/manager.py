@@ -137,6 +137,7 @@ class CheckpointManager(CheckpointReader):
 
     path: a URL, or a folder; with `backend`, a prefix in the bucket that CHECKPOINT_BUCKET names; without both the
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
+    incremental: refer to what did not change since the checkpoint before, and write the rest.
     """
 
     def __init__(
@@ -147,9 +148,10 @@ class CheckpointManager(CheckpointReader):
         *,
         config: CheckpointManagerConfig | None = None,
         job_id: str | None = None,
+        incremental: bool | None = None,
     ) -> None:
         super().__init__(path, backend, job_id=job_id)
-        self.config = _with_keep_count(config or CheckpointManagerConfig(), keep_count)
+        self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         self._saver = Saver(self._checkpoints, self.config, Arena(self.budget.bytes))
@@ -216,12 +218,13 @@ class CheckpointManager(CheckpointReader):
         self._saver.loaded(step)
 
 
-def _with_keep_count(config: CheckpointManagerConfig, keep_count: int | None) -> CheckpointManagerConfig:
+def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:
+    """What was said beside the configuration goes before it."""
     if not isinstance(config, CheckpointManagerConfig):
         raise InvalidInput(f"config must be CheckpointManagerConfig(...), not {type(config).__name__}")
-    if keep_count is None:
-        return config
-    return replace(config, retention=msgspec.structs.replace(config.retention, keep_count=keep_count))
+    if keep_count is not None:
+        config = replace(config, retention=msgspec.structs.replace(config.retention, keep_count=keep_count))
+    return config if incremental is None else replace(config, incremental=incremental)
 
 
 async def _on_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -17,6 +17,8 @@ ALIGNMENT = 4096
 FILE_BYTES = 4 << 30
 HEADER_MOST = 100_000_000
 """The longest header that the safetensors library reads."""
+PIECE = "@"
+"""Between a tensor's name, in which there is none, and where a piece of it begins."""
 _ENTRY_BYTES = 120
 
 
@@ -29,6 +31,16 @@ class Wanted(NamedTuple):
     size: int
     tensor: int
     start: int = 0
+
+    @classmethod
+    def piece(cls, name: str, start: int, size: int, tensor: int) -> "Wanted":
+        """Of the tensor of this name, from a multiple of a chunk on."""
+        return cls(f"{name}{PIECE}{start}", "uint8", (size,), size, tensor, start)
+
+    @property
+    def chunks(self) -> slice:
+        """Which of the tensor's."""
+        return slice(self.start // CHUNK_BYTES, -(-(self.start + self.size) // CHUNK_BYTES))
 
 
 class Placed(NamedTuple):
@@ -78,7 +90,7 @@ def _cut(wanted: Iterable[Wanted], most: int) -> Iterable[Wanted]:
             continue
         for start in range(0, each.size, most):
             size = min(most, each.size - start)
-            yield Wanted(f"{each.name}@{each.start + start}", "uint8", (size,), size, each.tensor, each.start + start)
+            yield Wanted.piece(each.name.partition(PIECE)[0], each.start + start, size, each.tensor)
 
 
 def _file(gathered: Sequence[Wanted]) -> FilePlan:

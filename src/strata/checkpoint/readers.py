@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from strata.checkpoint.manifest import UNREADABLE
-from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.store import Folder, Store, folders_of
 from strata.errors import NotFound, ObjectNotFound, StorageError
 
 logger = logging.getLogger("strata.checkpoint")
@@ -29,26 +29,30 @@ RENEW_SECONDS = 120.0
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Somebody reads this folder, until then."""
+    """Somebody reads these folders, until then."""
 
-    folder: str
+    folders: list[str]
     until_unix_seconds: float
 
 
 @asynccontextmanager
 async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
-    """While this lasts nobody deletes the files of the folder. NotFound if it is deleted already."""
+    """While this lasts nobody deletes the files of the checkpoint. NotFound if it is deleted already."""
+    try:
+        names = sorted({folder.name, *folders_of((await store.metadata(folder)).references)})
+    except ObjectNotFound:
+        raise _gone(store, folder) from None
     key = store.key(READERS, f"{secrets.token_hex(8)}.json")
     try:
-        await _put(store, key, folder)
+        await _put(store, key, names)
     except StorageError as error:
         logger.debug("reading %s without a mark: %s", folder.name, error)
         yield
         return
-    renewing = asyncio.ensure_future(_renew(store, key, folder))
+    renewing = asyncio.ensure_future(_renew(store, key, names))
     try:
         if not await store.is_committed(folder):
-            raise NotFound(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
+            raise _gone(store, folder)
         yield
     finally:
         renewing.cancel()
@@ -56,15 +60,19 @@ async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
             await store.storage.delete(key)
 
 
-async def _renew(store: Store, key: str, folder: Folder) -> None:
+def _gone(store: Store, folder: Folder) -> NotFound:
+    return NotFound(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
+
+
+async def _renew(store: Store, key: str, names: list[str]) -> None:
     while True:
         await asyncio.sleep(RENEW_SECONDS)
         with suppress(StorageError):
-            await _put(store, key, folder)
+            await _put(store, key, names)
 
 
-async def _put(store: Store, key: str, folder: Folder) -> None:
-    mark = Mark(folder.name, time.time() + MARK_SECONDS)
+async def _put(store: Store, key: str, names: list[str]) -> None:
+    mark = Mark(names, time.time() + MARK_SECONDS)
     await store.storage.write(key, msgspec.json.encode(mark))
 
 
@@ -77,9 +85,9 @@ async def being_read(store: Store) -> set[str]:
         except ObjectNotFound:  # done since
             continue
         except UNREADABLE:
-            mark = Mark("", 0.0)
+            mark = Mark([], 0.0)
         if mark.until_unix_seconds > time.time():
-            found.add(mark.folder)
+            found.update(mark.folders)
         else:
             await store.storage.delete(entry.path)
     return found

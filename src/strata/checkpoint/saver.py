@@ -11,28 +11,35 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from strata import background
 from strata.checkpoint.arena import Arena
+from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.lineage import Term, begin_term, writer_name
+from strata.checkpoint.manifest import Part
+from strata.checkpoint.preparing import Planner, Prepared
+from strata.checkpoint.readers import marked
+from strata.checkpoint.references import Base
 from strata.checkpoint.retention import doomed
 from strata.checkpoint.saving import (
+    TREE,
     Attempt,
-    Planner,
-    Prepared,
-    Stage,
     as_bytes,
     commit,
     new_attempt,
     write_bytes,
+    write_changes,
     write_tree,
 )
 from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
+from strata.checkpoint.staging import Stage
 from strata.checkpoint.store import Folder
 from strata.core.ids import check_int
 from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
@@ -66,7 +73,8 @@ class Saver:
         self._running: tuple[SaveHandle, Future[None]] | None = None
         self._term: Term | None = None
         self._newest = -1
-        self._base: int | None = None
+        self._returned: int | None = None
+        self._last: tuple[Folder, Part] | None = None
         self._failures = 0
         self._last_failed: SaveHandle | None = None
         self.history: list[SaveHandle] = []
@@ -86,7 +94,7 @@ class Saver:
 
     def loaded(self, step: int) -> None:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
-        self._base = step
+        self._returned = step
 
     def begin(
         self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
@@ -107,7 +115,7 @@ class Saver:
             if not self._my_turn(handle):
                 return handle
             handle.report.waited_seconds = time.perf_counter() - began
-            stage = None if prepared is None else Stage(prepared, self.arena, background.loop())
+            stage = None if prepared is None else self._stage(prepared)
             save = _Save(handle, data, stage, epoch, given, began)
             self._running = (handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
@@ -116,6 +124,9 @@ class Saver:
         handle.report.stall_seconds = time.perf_counter() - began
         handle.staged()
         return handle
+
+    def _stage(self, prepared: Prepared) -> Stage:
+        return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental)
 
     def wait(self, timeout: float | None = None) -> None:
         """Until nothing is being written. Raises a failure that nobody was told of yet."""
@@ -170,7 +181,7 @@ class Saver:
             await self._write(save)
         except BaseException as error:
             if save.stage is not None:
-                save.stage.snapshot.give_up(error)
+                save.stage.give_up(error)
             self._failed(handle, error)
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -188,17 +199,37 @@ class Saver:
             report.written_bytes += count
 
         attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
-        if save.stage is not None:
-            part = await write_tree(store, attempt, save.stage, progress)
-        else:
-            assert save.data is not None
-            part = await write_bytes(store, attempt, save.data, progress)
-        metadata = await commit(store, attempt, part)
+        async with self._base(save) as base:
+            if save.stage is None:
+                assert save.data is not None
+                part = await write_bytes(store, attempt, save.data, progress)
+            elif base is None:
+                part = await write_tree(store, attempt, save.stage, progress)
+            else:
+                part = await write_changes(store, attempt, save.stage, base, progress)
+            metadata = await commit(store, attempt, part)
+        self._last = (attempt.folder, part)
         report.written_bytes = sum(reference.written_bytes for reference in metadata.parts)
+
+    @asynccontextmanager
+    async def _base(self, save: "_Save") -> AsyncIterator[Base | None]:
+        """What an incremental save may refer to. While this lasts nobody deletes it."""
+        store = self._checkpoints.store
+        if save.stage is None or not self._config.incremental:
+            yield None
+            return
+        if self._last is None or not await store.is_committed(self._last[0]):
+            self._last = await self._checkpoints.latest_part()
+        if self._last is None or self._last[1].kind != TREE:
+            yield None
+            return
+        folder, part = self._last
+        async with marked(store, folder):
+            yield await found_base(store, part)
 
     async def _attempt(self, step: int, epoch: int, metrics: dict[str, float]) -> Attempt:
         """Where it goes, and as whose. A return to an earlier step begins a new term."""
-        if self._term is None or self._base is not None or step <= self._newest:
+        if self._term is None or self._returned is not None or step <= self._newest:
             self._term = await self._new_term(step)
         store, folder = self._checkpoints.store, Folder(step)
         if await store.is_committed(folder):  # left behind, by a run that came this far before
@@ -208,14 +239,14 @@ class Saver:
 
     async def _new_term(self, step: int) -> Term:
         everything = await self._checkpoints.all()
-        base = self._base
+        base = self._returned
         if base is None:
             base = max((known for known in await self._checkpoints.line() if known < step), default=-1)
         oldest = min((metadata.term for _, metadata in everything), default=0)
         term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
         if self._term is None:
             await self._sweep()
-        self._base, self._newest = None, base
+        self._returned, self._newest = None, base
         return term
 
     async def _sweep(self) -> None:

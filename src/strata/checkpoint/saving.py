@@ -1,7 +1,7 @@
 """One save, from a state in memory to a committed checkpoint.
 
-prepare     take the state apart, plan its files           in the caller's thread; nothing is written yet
-stage       copy it into the arena                         in the caller's thread, while writing begins
+prepare     take the state apart, plan its files           in the caller's thread; see `preparing`
+stage       copy it into the arena                         in the caller's thread; see `staging`
 write       files, then the part's manifest                on the private loop
 commit      `metadata.json`, where none is                 the one moment at which the checkpoint exists
 """
@@ -17,18 +17,17 @@ import numpy as np
 
 from strata import __version__
 from strata.checkpoint import manifest
-from strata.checkpoint.arena import Arena
+from strata.checkpoint.changes import digests_of, write_gathered
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.lineage import Term, check_term
 from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
-from strata.checkpoint.plan import FilePlan, Wanted, chunks_of, plan_files
-from strata.checkpoint.snapshot import Snapshot
-from strata.checkpoint.sources import Source, sources_of
+from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
+from strata.checkpoint.preparing import Prepared
+from strata.checkpoint.references import Base, changes, referring, unchanged
+from strata.checkpoint.staging import Stage
 from strata.checkpoint.store import Folder, Store
-from strata.checkpoint.ties import Stored, Tied, tie
-from strata.checkpoint.tree import flatten
 from strata.checkpoint.uncollected import uncollected
-from strata.checkpoint.writing import Filled, SnapshotWriter
+from strata.checkpoint.writing import SnapshotWriter
 from strata.errors import Conflict, ObjectExists
 from strata.storage.threads import DaemonThreads
 
@@ -61,56 +60,6 @@ class Report:
         return self.written_bytes / 1e6 / self.durable_seconds if self.durable_seconds else 0.0
 
 
-class Prepared(NamedTuple):
-    """A state taken apart, and where its parts will go."""
-
-    skeleton: Any
-    leaves: list[int | manifest.Tied]
-    stored: list[Stored]
-    sources: list[Source]
-    files: list[FilePlan]
-
-    @property
-    def size(self) -> int:
-        return sum(each.size for each in self.stored)
-
-
-class Planner:
-    """Takes states apart; the plan of the last one is used again as long as the shapes stay."""
-
-    def __init__(self) -> None:
-        self._shapes: list[tuple[str, str, tuple[int, ...]]] = []
-        self._files: list[FilePlan] = []
-
-    def prepare(self, state: Any) -> Prepared:
-        """Raises Unstorable for what cannot be saved, before anything is done."""
-        with uncollected():
-            flat = flatten(state)
-            stored, tied = tie(flat.leaves)
-            names = [leaf.name for leaf in flat.leaves]
-            sources = sources_of(stored, flat.leaves)
-            return Prepared(flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
-
-    def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
-        shapes = [(each.name, each.dtype, each.shape) for each in stored]
-        if shapes != self._shapes:
-            wanted = (Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
-            self._shapes, self._files = shapes, plan_files(wanted)
-        return self._files
-
-
-def _leaves(names: Sequence[str], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[int | manifest.Tied]:
-    made: list[int | manifest.Tied] = []
-    for name, each in zip(names, tied, strict=True):
-        if each.layout is not None:
-            made.append(manifest.Tied(name, each.stored, *each.layout))
-        elif stored[each.stored].name != name:
-            made.append(manifest.Tied(name, each.stored))
-        else:
-            made.append(each.stored)
-    return made
-
-
 class Attempt(NamedTuple):
     """What is being saved: where to, and as whose."""
 
@@ -126,47 +75,61 @@ def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float
     return Attempt(folder, term, f"{term.term}-{secrets.token_hex(4)}", epoch, metrics)
 
 
-class Stage:
-    """A snapshot that is filled by one thread and written by the loop."""
-
-    def __init__(self, prepared: Prepared, arena: Arena, loop: asyncio.AbstractEventLoop) -> None:
-        self.prepared = prepared
-        self.snapshot = Snapshot(prepared.files, arena.take(sum(file.room for file in prepared.files)))
-        self.filled = Filled(loop)
-
-    def fill(self, *, alone: bool) -> None:
-        """In the caller's thread. A copy that fails is told to the writer too.
-
-        `alone`: writing begins when the copy is made, and does not slow it down.
-        """
-        tell = _nobody if alone and not self.snapshot.takes_turns else self.filled.tell
-        try:
-            with uncollected():
-                self.snapshot.fill(self.prepared.sources, tell)
-            self.filled.tell(len(self.snapshot.segments) - 1)
-        except BaseException as error:
-            self.filled.fail(error)
-            raise
-
-
-def _nobody(number: int) -> None:
-    """Is told."""
-
-
 async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Callable[[int], None]) -> Part:
     """The files of a tree of arrays."""
     prepared = stage.prepared
-    paths = [
-        f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}-{n}.safetensors" for n in range(len(prepared.files))
-    ]
+    files = _files(attempt, prepared.files)
     writer = SnapshotWriter(store.storage, stage.snapshot, stage.filled, progress)
-    digests = await writer.write([store.key(path) for path in paths])
-    files = [
-        File(path, file.size, len(file.header), digest_of(file.header))
-        for path, file in zip(paths, prepared.files, strict=True)
-    ]
+    digests = await writer.write([store.key(file.path) for file in files])
+    stage.enough()
+    with uncollected():
+        return _part(attempt, prepared, _tensors(prepared, digests), files)
+
+
+async def write_changes(
+    store: Store, attempt: Attempt, stage: Stage, base: Base, progress: Callable[[int], None]
+) -> Part:
+    """The files of what is not in the base, and references to what is."""
+    prepared = stage.prepared
+    digests = await digests_of(stage.snapshot, stage.filled)
     with uncollected():
         tensors = _tensors(prepared, digests)
+        kept = unchanged(tensors, base)
+        plans = plan_files(changes(tensors, kept))
+        files = _files(attempt, plans)
+    keys = [store.key(file.path) for file in files]
+    if stage.snapshot.takes_turns:
+        snapshot, filled = stage.again(plans)
+        again = await SnapshotWriter(store.storage, snapshot, filled, progress).write(keys)
+        _check_unchanged(plans, again, tensors)
+    else:
+        stage.enough()
+        for key, plan in zip(keys, plans, strict=True):
+            async with store.storage.open_writer(key, size=plan.size) as writer:
+                await write_gathered(writer, plan, stage.snapshot, tensors, progress)
+    with uncollected():
+        return _part(attempt, prepared, *referring(tensors, kept, plans, files, base))
+
+
+def _check_unchanged(plans: Sequence[FilePlan], digests: list[list[str]], tensors: list[Tensor]) -> None:
+    """What was written is what was compared: nobody changed it while it was copied."""
+    for plan, found in zip(plans, digests, strict=True):
+        left = iter(found)
+        for wanted, _ in plan.placed:
+            tensor = tensors[wanted.tensor]
+            if any(chunk.digest != next(left) for chunk in tensor.chunks[wanted.chunks]):
+                raise Conflict(f"tensor {tensor.name!r} was changed while it was being saved: no thread may do that")
+
+
+def _files(attempt: Attempt, plans: Sequence[FilePlan]) -> list[File]:
+    stem = f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}"
+    return [
+        File(f"{stem}-{number}.safetensors", plan.size, len(plan.header), digest_of(plan.header))
+        for number, plan in enumerate(plans)
+    ]
+
+
+def _part(attempt: Attempt, prepared: Prepared, tensors: list[Tensor], files: list[File]) -> Part:
     return Part(manifest.FORMAT, attempt.rank, attempt.name, TREE, prepared.skeleton, prepared.leaves, tensors, files)
 
 

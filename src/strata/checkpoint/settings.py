@@ -19,12 +19,14 @@ class CheckpointManagerConfig:
     when_busy: what a save does that is asked for while another is being written: `wait` for it, `skip` this one, or
         `replace` the other, which is then given up.
     max_failed_saves: so many background saves in a row that fail end the training loop: the next `save_async` raises.
+    incremental: whether what did not change since the checkpoint before is referred to, and not written again.
     """
 
     retention: Retention = KEEP_ALL
     memory_bytes: int | None = None
     when_busy: str = "wait"
     max_failed_saves: int = 3
+    incremental: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:

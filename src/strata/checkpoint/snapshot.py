@@ -83,6 +83,15 @@ class Snapshot:
         """Whether the arena is too small for all of it at once."""
         return self._slots < len(self.segments)
 
+    @property
+    def arena(self) -> Block:
+        return self._room.block
+
+    @property
+    def bases(self) -> dict[int, int]:
+        """Where in the arena each file's image begins, if all of them lie there."""
+        return {segment.file: segment.place - segment.start for segment in self.segments}
+
     def memory(self, segment: Segment) -> Block:
         """The segment's bytes, once it is filled and until it is released."""
         return self._room.block[segment.place : segment.place + segment.end - segment.start]
@@ -126,8 +135,9 @@ class Snapshot:
     def _fill_at_once(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
         for segment in self.segments:
             _put_header(self.files[segment.file], segment, self.memory(segment))
-        bases = {segment.file: segment.place - segment.start for segment in self.segments}
-        work = _Work(_batches(self.files, bases, sources), [s.place + s.end - s.start for s in self.segments], filled)
+        work = _Work(
+            _batches(self.files, self.bases, sources), [s.place + s.end - s.start for s in self.segments], filled
+        )
 
         def copy_some() -> None:
             room = self._room

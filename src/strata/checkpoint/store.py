@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
@@ -34,6 +34,11 @@ def folder_named(name: str) -> Folder | None:
     """None for anything else that lies there."""
     found = _FOLDER.fullmatch(name)
     return Folder(int(found[1]), int(found[2] or 0)) if found else None
+
+
+def folders_of(paths: Iterable[str]) -> set[str]:
+    """The names of those in which these files lie."""
+    return {path.partition("/")[0] for path in paths}
 
 
 class Store:

@@ -14,6 +14,7 @@ from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
 NEW = {"w": torch.ones(60), "n": 2}
+PARTLY_NEW = {"w": torch.zeros(50), "v": torch.ones(3), "n": 2}
 
 
 def before() -> MemoryStorage:
@@ -27,7 +28,7 @@ def before() -> MemoryStorage:
 
 def save(storage: Any, state: Any) -> None:
     """Saves the third, and deletes the first."""
-    manager = CheckpointManager(storage, keep_count=2)
+    manager = CheckpointManager(storage, keep_count=2, incremental=state is PARTLY_NEW)
     with suppress(StorageUnavailable):
         manager.save(state, step=3)
     with suppress(StorageUnavailable):
@@ -44,7 +45,14 @@ def files_in(storage: MemoryStorage) -> set[str]:
     return {entry.path.removeprefix("default/checkpoints/") for entry in BlockingStorage(storage).list_all()}
 
 
-@pytest.mark.parametrize("state", [NEW, b"new bytes"], ids=["tree", "bytes"])
+def let_marks_run_out(storage: MemoryStorage) -> None:
+    """Those of the dead."""
+    BlockingStorage(storage).delete_many(
+        [f"default/checkpoints/{path}" for path in files_in(storage) if "readers/" in path]
+    )
+
+
+@pytest.mark.parametrize("state", [NEW, b"new bytes", PARTLY_NEW], ids=["tree", "bytes", "incremental"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -> None:
     count = calls_of(state)
@@ -62,6 +70,7 @@ def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -
             assert_same(reader.load(), OLD if latest == 2 else state)
             for step in reader.list_checkpoints():
                 reader.verify(step)
+        let_marks_run_out(inner)
         with CheckpointManager(inner, keep_count=2) as manager:
             manager.load()
             manager.save({"next": at}, step=4)
