@@ -1,5 +1,6 @@
 """Host memory for snapshots: aligned, allocated once, used again. Fresh memory costs more than the copy into it."""
 
+import logging
 import threading
 
 import numpy as np
@@ -7,17 +8,20 @@ import numpy as np
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.plan import ALIGNMENT
 
+logger = logging.getLogger("strata.checkpoint")
+
 GRAIN_BYTES = 2 << 20
-"""Sizes are rounded up to this, and touched in steps of it."""
+"""Sizes are rounded up to this, and memory begins at a multiple of it."""
+TOUCHING_THREADS = 4
 
 
 class Arena:
     """One block that grows to what is asked for, never beyond the budget. One user at a time: see `Saver`."""
 
-    def __init__(self, budget_bytes: int, *, pinned: bool = False) -> None:
+    def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
-        self.pinned = pinned
         self._block: Block | None = None
+        self._is_pinned = False
         self._lock = threading.Lock()
 
     @property
@@ -25,33 +29,48 @@ class Arena:
         """What is allocated now."""
         return 0 if self._block is None else len(self._block)
 
-    def take(self, size: int) -> Block:
-        """As much, or the whole budget if that is less. The same memory as last time where it suffices."""
+    def take(self, size: int, *, pinned: bool = False) -> Block:
+        """As much, or the whole budget if that is less. The same memory as last time where it suffices.
+
+        `pinned`: GPUs copy into it by themselves, at their full speed.
+        """
         size = min(-(-size // GRAIN_BYTES) * GRAIN_BYTES, self.budget_bytes // ALIGNMENT * ALIGNMENT)
         with self._lock:
             if self._block is None or len(self._block) < size:
-                self._block = None  # before the next is there: both together may be too much
-                self._block = _pinned(size) if self.pinned else _touched(size)
+                self._block, self._is_pinned = None, False  # before the next is there: both may be too much
+                self._block = _touched(size)
+            if pinned and not self._is_pinned and size:
+                self._is_pinned = _pin(self._block)
             return self._block[:size]
 
     def release(self) -> None:
         """Give the memory back to the system."""
         with self._lock:
-            self._block = None
+            self._block, self._is_pinned = None, False
 
 
 def _touched(size: int) -> Block:
     raw = np.empty(size + GRAIN_BYTES, np.uint8)
     start = -raw.ctypes.data % GRAIN_BYTES
     block = raw[start : start + size]
-    block[::ALIGNMENT] = 0
+    share = -(-size // TOUCHING_THREADS // GRAIN_BYTES) * GRAIN_BYTES
+    parts = [block[at : at + share] for at in range(0, size, share)] if size else []
+    threads = [threading.Thread(target=_touch, args=(part,), name="strata-arena", daemon=True) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return block
 
 
-def _pinned(size: int) -> Block:
-    import torch
+def _touch(part: Block) -> None:
+    part[::ALIGNMENT] = 0
 
-    raw = torch.empty(size + ALIGNMENT, dtype=torch.uint8, pin_memory=True).numpy()
-    start = -raw.ctypes.data % ALIGNMENT
-    found: Block = raw[start : start + size]
-    return found
+
+def _pin(block: Block) -> bool:
+    from strata.checkpoint.frameworks.gpu import pin
+
+    problem = pin(block)
+    if problem:
+        logger.warning("snapshots from GPUs are slower than they could be: memory could not be pinned (%s)", problem)
+    return True

@@ -21,6 +21,11 @@ class Prepared(NamedTuple):
     files: list[FilePlan]
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether any of it is copied from a GPU that wants pinned memory."""
+        return any(source.on_device and source.is_cuda for source in self.sources)
+
+    @property
     def size(self) -> int:
         return sum(each.size for each in self.stored)
 

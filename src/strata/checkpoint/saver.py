@@ -14,7 +14,7 @@ import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
 from strata.checkpoint.arena import Arena
@@ -45,6 +45,9 @@ from strata.core.ids import check_int
 from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
 from strata.texts import readable_bytes
 
+if TYPE_CHECKING:  # needs torch
+    from strata.checkpoint.overlap import Deferred, OptimizerOverlap
+
 logger = logging.getLogger("strata.checkpoint")
 
 HISTORY_KEPT = 100
@@ -73,6 +76,8 @@ class Saver:
         self._running: tuple[SaveHandle, Future[None]] | None = None
         self._term: Term | None = None
         self._newest = -1
+        self._finishing: threading.Thread | None = None
+        self._overlap = _overlap(config.overlap)
         self._returned: int | None = None
         self._last: tuple[Folder, Part] | None = None
         self._failures = 0
@@ -90,7 +95,7 @@ class Saver:
         """Plan, and allocate the memory, before the first save is due."""
         prepared = self.check(state)
         if prepared is not None:
-            self.arena.take(sum(file.room for file in prepared.files))
+            self.arena.take(sum(file.room for file in prepared.files), pinned=prepared.on_gpu)
 
     def loaded(self, step: int) -> None:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
@@ -114,15 +119,23 @@ class Saver:
         with self._turn:
             if not self._my_turn(handle):
                 return handle
+            self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
             save = _Save(handle, data, stage, epoch, given, began)
             self._running = (handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
-        if stage is not None:
-            stage.fill(alone=hurried)
+            deferred = None
+            if stage is not None:
+                deferred = stage.fill(alone=hurried, overlap=self._overlap if hurried else None)
+            if stage is not None and deferred is not None:
+                self._finishing = threading.Thread(
+                    target=_finish, args=(stage, deferred, handle), name="strata-overlap"
+                )
+                self._finishing.start()
+            else:
+                handle.staged()
         handle.report.stall_seconds = time.perf_counter() - began
-        handle.staged()
         return handle
 
     def _stage(self, prepared: Prepared) -> Stage:
@@ -145,7 +158,10 @@ class Saver:
         try:
             self.wait()
         finally:
+            self._free_arena()
             self.arena.release()
+            if self._overlap is not None:
+                self._overlap.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -172,6 +188,12 @@ class Saver:
             handle.report.notes.append(f"waited for step {running.step}")
         _settled(future)
         return True
+
+    def _free_arena(self) -> None:
+        """Copies that nobody waits for any more may still be landing there."""
+        if self._finishing is not None:
+            self._finishing.join()
+            self._finishing = None
 
     # -- on the loop -------------------------------------------------------------------------------------------------
 
@@ -288,6 +310,22 @@ class Saver:
             report.mb_per_second,
             1000 * report.stall_seconds,
         )
+
+
+def _overlap(with_what: str) -> "OptimizerOverlap | None":
+    if with_what != "optimizer":
+        return None
+    from strata.checkpoint.overlap import OptimizerOverlap
+
+    return OptimizerOverlap()
+
+
+def _finish(stage: Stage, deferred: "Deferred", handle: SaveHandle) -> None:
+    try:
+        stage.finish(deferred)
+    except BaseException:
+        logger.debug("the copy for step %d failed, which its save tells", handle.step, exc_info=True)
+    handle.staged()
 
 
 _savers: "weakref.WeakSet[Saver]" = weakref.WeakSet()

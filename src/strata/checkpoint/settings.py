@@ -6,6 +6,7 @@ from strata.core.ids import check_int
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
 
+OVERLAPS = ("none", "optimizer")
 BUSY = ("wait", "skip", "replace")
 KEEP_ALL = Retention()
 
@@ -20,6 +21,8 @@ class CheckpointManagerConfig:
         `replace` the other, which is then given up.
     max_failed_saves: so many background saves in a row that fail end the training loop: the next `save_async` raises.
     incremental: whether what did not change since the checkpoint before is referred to, and not written again.
+    overlap: with `optimizer`, `save_async` returns while what optimizers own is still being copied from a GPU, and
+        their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
     """
 
     retention: Retention = KEEP_ALL
@@ -27,10 +30,13 @@ class CheckpointManagerConfig:
     when_busy: str = "wait"
     max_failed_saves: int = 3
     incremental: bool = False
+    overlap: str = "none"
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
             check_int(self.memory_bytes, "memory_bytes", least=16 << 20)
         check_int(self.max_failed_saves, "max_failed_saves", least=1)
+        if self.overlap not in OVERLAPS:
+            raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
         if self.when_busy not in BUSY:
             raise InvalidInput(f"when_busy must be one of {', '.join(BUSY)}, not {self.when_busy!r}")

@@ -8,14 +8,14 @@ it, and the caller waits for the disk, never for more memory.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from strata.checkpoint.frameworks import Block
+from strata.checkpoint.frameworks import COPIED, Block, Copying, framework_named
 from strata.checkpoint.plan import ALIGNMENT, FilePlan
-from strata.checkpoint.sources import HostMemory, Room, Source
+from strata.checkpoint.sources import Elsewhere, HostMemory, Room, Source
 from strata.errors import InvalidInput
 
 SEGMENT_BYTES = 32 << 20
@@ -105,15 +105,39 @@ class Snapshot:
         self._given_up = error
         self._free.release(len(self.segments) + 1)
 
-    def fill(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
+    def fill(
+        self, sources: Sequence[Source], filled: Callable[[int], None], can_wait: Callable[[Any], bool] | None = None
+    ) -> Copying:
         """Copy everything, telling the number of each segment that is filled, in order.
 
-        Returns when the state may be changed again.
+        Returns when the state may be changed again: all of it but those arrays on devices that `can_wait`, if the arena
+        holds everything. Their copies are what it returns; then nothing has been told yet.
         """
         if self.takes_turns:
             self._fill_in_turns(sources, filled)
-        else:
+            return COPIED
+        on_devices = _on_devices(self.files, self.bases, sources)
+        if not on_devices:
             self._fill_at_once(sources, filled)
+            return COPIED
+        now, later = _split(on_devices, can_wait)
+        copying, going_on = self._begin(now), self._begin(later)
+        self._fill_at_once(sources, lambda number: None)
+        copying.wait()
+        return going_on
+
+    def _begin(self, copies: Iterable[tuple[Elsewhere, Copy]]) -> Copying:
+        """Copies that go on by themselves; those that cannot are made here."""
+        by_package: dict[str, list[tuple[Any, Block]]] = {}
+        for source, (_, start, at, size) in copies:
+            part = source.part(start, size)
+            if part is None:
+                source.read(start, size, self._room, at)
+            else:
+                by_package.setdefault(source.framework.name, []).append((part, self._room.block[at : at + size]))
+        if not by_package:
+            return COPIED
+        return _All([framework_named(name).copy_out(pairs) for name, pairs in by_package.items()])
 
     def _fill_in_turns(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
         left = iter(_all_copies(self.files, sources))
@@ -150,6 +174,16 @@ class Snapshot:
         work.guarded(copy_some)()
         second.join()
         work.finish()
+
+
+class _All(list[Copying]):
+    def wait(self) -> None:
+        for each in self:
+            each.wait()
+
+    def hold(self) -> None:
+        for each in self:
+            each.hold()
 
 
 class _Work:
@@ -205,11 +239,37 @@ def _all_copies(files: Sequence[FilePlan], sources: Sequence[Source]) -> Iterato
                 yield number, Copy(sources[wanted.tensor], wanted.start, at, wanted.size)
 
 
+def _on_devices(
+    files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]
+) -> list[tuple[Elsewhere, Copy]]:
+    """Copies that are begun, and then go on by themselves; each with its place in the arena."""
+    if not any(source.on_device for source in sources):
+        return []
+    return [
+        (source, Copy(source, start, bases[file] + at, size))
+        for file, (source, start, at, size) in _all_copies(files, sources)
+        if isinstance(source, Elsewhere) and source.on_device
+    ]
+
+
+def _split(
+    copies: Iterable[tuple[Elsewhere, Copy]], can_wait: Callable[[Any], bool] | None
+) -> tuple[list[tuple[Elsewhere, Copy]], list[tuple[Elsewhere, Copy]]]:
+    """Those that the caller must wait for, and the others."""
+    now: list[tuple[Elsewhere, Copy]] = []
+    later: list[tuple[Elsewhere, Copy]] = []
+    for pair in copies:
+        (later if can_wait is not None and can_wait(pair[0].value) else now).append(pair)
+    return now, later
+
+
 def _batches(files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]) -> Iterator[list[Copy]]:
     """In the order of the arena: neighbouring small copies together, large ones cut."""
     batch: list[Copy] = []
     size = 0
     for file, (source, start, at, length) in _all_copies(files, sources):
+        if source.on_device:
+            continue
         place = bases[file] + at
         if length > PIECE_BYTES and type(source) is HostMemory:
             if batch:

@@ -1,16 +1,22 @@
 """A state on its way into the arena: filled by the caller's thread, and taken from there by the loop."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strata.checkpoint.arena import Arena
+from strata.checkpoint.frameworks import COPIED, Copying
 from strata.checkpoint.plan import FilePlan
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.snapshot import Snapshot
+from strata.checkpoint.sources import Elsewhere
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import Filled
+
+if TYPE_CHECKING:  # needs torch
+    from strata.checkpoint.overlap import Deferred, OptimizerOverlap
 
 Round: TypeAlias = tuple[Snapshot, Filled]
 """One filling, and how far it is."""
@@ -24,7 +30,7 @@ class Stage:
         self, prepared: Prepared, arena: Arena, loop: asyncio.AbstractEventLoop, *, may_repeat: bool = False
     ) -> None:
         self.prepared = prepared
-        self._block = arena.take(sum(file.room for file in prepared.files))
+        self._block = arena.take(sum(file.room for file in prepared.files), pinned=prepared.on_gpu)
         self.snapshot = Snapshot(prepared.files, self._block)
         self.filled = Filled(loop)
         self._loop = loop
@@ -34,24 +40,54 @@ class Stage:
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
 
-    def fill(self, *, alone: bool) -> None:
+    def fill(self, *, alone: bool, overlap: "OptimizerOverlap | None" = None) -> "Deferred | None":
         """A copy that fails is told to the writer too.
 
-        `alone`: writing begins when the copy is made, and does not slow it down.
+        `alone`: writing begins when the copy is made, and does not slow it down. `overlap`: what optimizers own may be
+        copied later; then `finish` is still to be called, by any thread.
         """
-        self._fill(self.snapshot, self.filled, alone=alone)
-        second = self._second.result()
-        if second is not None:
-            self._fill(*second, alone=alone)
+        with self._telling_of_errors():
+            can_wait = None if overlap is None else overlap.owned()
+            going_on = self._fill(self.snapshot, self.filled, alone=alone, can_wait=can_wait)
+            if overlap is not None and can_wait is not None and going_on is not COPIED:
+                waiting = (each.value for each in self.prepared.sources if isinstance(each, Elsewhere))
+                return overlap.defer(going_on, [value for value in waiting if can_wait(value)])
+            self.filled.tell(len(self.snapshot.segments) - 1)
+            second = self._second.result()
+            if second is not None:
+                self._fill(*second, alone=alone)
+                second[1].tell(len(second[0].segments) - 1)
+            self.prepared.sources.clear()
+        return None
 
-    def _fill(self, snapshot: Snapshot, filled: Filled, *, alone: bool) -> None:
+    def finish(self, deferred: "Deferred") -> None:
+        """Until the rest is copied."""
+        with self._telling_of_errors():
+            deferred.finish()
+            self.filled.tell(len(self.snapshot.segments) - 1)
+            self.prepared.sources.clear()
+
+    def _fill(
+        self,
+        snapshot: Snapshot,
+        filled: Filled,
+        *,
+        alone: bool,
+        can_wait: Callable[[Any], bool] | None = None,
+    ) -> Copying:
         tell = _nobody if alone and not snapshot.takes_turns else filled.tell
+        with uncollected():
+            return snapshot.fill(self.prepared.sources, tell, can_wait)
+
+    @contextmanager
+    def _telling_of_errors(self) -> Iterator[None]:
         try:
-            with uncollected():
-                snapshot.fill(self.prepared.sources, tell)
-            filled.tell(len(snapshot.segments) - 1)
+            yield
         except BaseException as error:
-            filled.fail(error)
+            self.filled.fail(error)
+            second = self._second.result() if self._second.done() and not self._second.exception() else None
+            if second is not None:
+                second[1].fail(error)
             raise
 
     # -- on the loop -------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def round_trip(state: Any) -> Any:
         leaf = flat.leaves[number]
         size = leaf.value.nbytes
         block = np.empty(size, np.uint8)
-        leaf.framework.copy_out([(leaf.value, block)])
+        leaf.framework.copy_out([(leaf.value, block)]).wait()
         return framework_named(package).make(leaf.described.dtype, leaf.described.shape, block)
 
     return unflatten(skeleton, array)

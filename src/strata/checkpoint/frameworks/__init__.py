@@ -3,7 +3,17 @@
 None of these packages is imported before the caller has: a value of torch's cannot exist without torch.
 """
 
-from strata.checkpoint.frameworks.base import Block, Described, Framework, Layout, Region
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Framework, Layout, Region
 from strata.checkpoint.frameworks.find import framework_named, framework_of
 
-__all__ = ["Block", "Described", "Framework", "Layout", "Region", "framework_named", "framework_of"]
+__all__ = [
+    "COPIED",
+    "Block",
+    "Copying",
+    "Described",
+    "Framework",
+    "Layout",
+    "Region",
+    "framework_named",
+    "framework_of",
+]

@@ -43,6 +43,30 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Copying(Protocol):
+    """Copies under way."""
+
+    def wait(self) -> None:
+        """Until they are made."""
+        ...
+
+    def hold(self) -> None:
+        """What the caller gives the device to do from now on waits for them, there."""
+        ...
+
+
+class _Copied:
+    def wait(self) -> None:
+        pass
+
+    def hold(self) -> None:
+        pass
+
+
+COPIED: Copying = _Copied()
+"""Those that are made already."""
+
+
 class Framework(Protocol):
     """One package with arrays."""
 
@@ -57,8 +81,14 @@ class Framework(Protocol):
         """Raises Unstorable."""
         ...
 
-    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
-        """Each array's elements in order, into as many bytes. Arrays on a device are waited for."""
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        """Each array's elements in order, into as many bytes. From a device they may take a while: until then neither
+        the array nor the bytes may be changed."""
+        ...
+
+    def device_bytes(self, value: Any) -> Any:
+        """The bytes of an array on a device, there, in order, to be cut and copied in parts; None where there are none
+        such."""
         ...
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
-from strata.checkpoint.frameworks.base import Block, Described, Layout
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout
 from strata.errors import Unstorable
 
 
@@ -31,9 +31,13 @@ class JaxArrays:
         on_device = value.devices().pop().platform != "cpu"
         return Described(dtype, tuple(value.shape), value.nbytes, on_device=on_device)
 
-    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         for value, target in pairs:
             np.copyto(target.view(value.dtype).reshape(value.shape), np.asarray(value))
+        return COPIED
+
+    def device_bytes(self, value: Any) -> Any:
+        return None
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         made = jnp.asarray(np.array(data.view(numpy_dtype(dtype)).reshape(shape)))

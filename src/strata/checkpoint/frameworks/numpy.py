@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
-from strata.checkpoint.frameworks.base import Block, Described, Layout, Region, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, span
 from strata.errors import Unstorable
 
 
@@ -30,9 +30,13 @@ class NumpyArrays:
         first, last = span(value.shape, value.strides, value.itemsize)
         return Described(dtype, value.shape, value.nbytes, Region(start + first, start + last, value.strides))
 
-    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         for value, target in pairs:
             np.copyto(target.view(value.dtype).reshape(value.shape), value)
+        return COPIED
+
+    def device_bytes(self, value: Any) -> Any:
+        return None
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return data.view(numpy_dtype(dtype)).reshape(shape)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
-from strata.checkpoint.frameworks.base import Block, Described, Layout
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout
 from strata.errors import Unstorable
 
 
@@ -30,10 +30,14 @@ class TensorflowArrays:
         size = value.shape.num_elements() * value.dtype.size
         return Described(dtype, tuple(value.shape), size, on_device="CPU" not in (value.device or "CPU"))
 
-    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         for value, target in pairs:
             found = value.numpy()
             np.copyto(target.view(found.dtype).reshape(found.shape), found)
+        return COPIED
+
+    def device_bytes(self, value: Any) -> Any:
+        return None
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return tf.convert_to_tensor(data.view(numpy_dtype(dtype)).reshape(shape))

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
-from strata.checkpoint.frameworks.base import Block, Described, Layout, Region, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, span
+from strata.checkpoint.frameworks.gpu import GpuCopies, Pairs
 from strata.errors import Unstorable
 
 _NAMES = {getattr(torch, name): name for name in KNOWN if hasattr(torch, name)}
@@ -43,15 +44,21 @@ class TorchArrays:
         region = Region(start + first, start + last, strides)
         return Described(dtype, shape, size, region, False, device != "cpu")
 
-    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> None:
-        sources, targets = [], []
-        for value, block in pairs:
-            tensor = value.detach()
-            sources.append(tensor)
-            targets.append(_typed(block, tensor.dtype, tensor.shape))
+    def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        on_gpus: dict[torch.device, Pairs] = {}
         with torch.no_grad():
-            for source, target in zip(sources, targets, strict=True):
-                target.copy_(source)
+            for value, block in pairs:
+                source, target = value.detach(), _typed(block, value.dtype, value.shape)
+                if source.device.type == "cuda":
+                    on_gpus.setdefault(source.device, []).append((source, target))
+                else:
+                    target.copy_(source)
+        return GpuCopies.begin(on_gpus) if on_gpus else COPIED
+
+    def device_bytes(self, value: torch.Tensor) -> Any:
+        if value.device.type == "cpu" or not value.is_contiguous() or value.is_neg() or value.is_conj():
+            return None
+        return value.detach().view(-1).view(torch.uint8)
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return _typed(data, torch_dtype(dtype), shape)

@@ -1,0 +1,112 @@
+"""Saving while the next step computes: an optimizer's step waits for the copies, on the device, and nothing else does.
+
+What optimizers own, their parameters and their state, changes only in their steps. So those may be copied while
+forward and backward run, if each step first waits for the copies. Everything else is copied before `save_async`
+returns, and so is what belongs to an optimizer that has not stepped yet, or whose step may be replayed as a CUDA graph,
+in which no hook runs.
+
+The law: a change that nobody waited for fails the save. Tensors count their changes, and are asked.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from strata.checkpoint.frameworks import Copying
+from strata.errors import Conflict, InvalidInput
+
+
+class Deferred:
+    """Copies of what optimizers own, under way."""
+
+    def __init__(self, copying: Copying, values: Iterable[torch.Tensor]) -> None:
+        self._copying = copying
+        self._changes = [(value, _version(value)) for value in values]
+        self._lock = threading.Lock()
+        self._torn = False
+        self._over = False
+
+    def hold(self) -> None:
+        """An optimizer is about to step."""
+        with self._lock:
+            if not self._over:
+                self._check()
+                self._copying.hold()
+                self._over = True
+
+    def finish(self) -> None:
+        """Until the copies are made. Conflict if anything changed what was being copied, and did not wait."""
+        self._copying.wait()
+        with self._lock:
+            if not self._over:
+                self._check()
+                self._over = True
+        if self._torn:
+            raise Conflict(
+                "a tensor that an optimizer owns was changed while it was being saved, and not by the optimizer's "
+                "step: wait_staged() before changing it, or save without overlap"
+            )
+
+    def _check(self) -> None:
+        self._torn = self._torn or any(_version(value) != known for value, known in self._changes)
+        self._changes = []
+
+
+class OptimizerOverlap:
+    """Knows every optimizer that has stepped since this was made."""
+
+    def __init__(self) -> None:
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._deferred: Deferred | None = None
+        itself = weakref.ref(self)
+
+        def before_step(optimizer: Optimizer, *_: object) -> None:
+            found = itself()
+            if found is not None:
+                found._before_step(optimizer)
+
+        self._hook = register_optimizer_step_pre_hook(before_step)
+
+    def close(self) -> None:
+        self._hook.remove()
+
+    def owned(self) -> Callable[[Any], bool]:
+        """Whether a tensor changes in nothing but the steps of optimizers."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise InvalidInput("a save cannot be part of a CUDA graph: save between two replays")
+        addresses = set()
+        for optimizer in self._optimizers:
+            if not any(group.get("capturable") for group in optimizer.param_groups):
+                addresses |= {_address(tensor) for tensor in _tensors(optimizer)}
+        addresses.discard(0)
+        return lambda value: isinstance(value, torch.Tensor) and _address(value) in addresses
+
+    def defer(self, copying: Copying, values: Iterable[torch.Tensor]) -> Deferred:
+        """From now on steps wait for these."""
+        self._deferred = Deferred(copying, values)
+        return self._deferred
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        self._optimizers.add(optimizer)
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.hold()
+
+
+def _tensors(optimizer: Optimizer) -> Iterable[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() if tensor.device.type == "cuda" else 0
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
