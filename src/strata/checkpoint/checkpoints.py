@@ -12,9 +12,10 @@ from typing import Any
 from strata.checkpoint.lineage import read_lineage
 from strata.checkpoint.loading import PartLoader, names_of
 from strata.checkpoint.manifest import METADATA, Metadata, Part
-from strata.checkpoint.matching import Keys, LoadReport, Rename, chooser, renamer
+from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
 from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.saving import BYTES
+from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
@@ -83,14 +84,7 @@ class Checkpoints:
     # -- loading -----------------------------------------------------------------------------------------------------
 
     async def load(
-        self,
-        folder: Folder,
-        *,
-        keys: Keys | None = None,
-        into: Any = None,
-        rename: Rename | None = None,
-        strict: bool = True,
-        progress: Callable[[int], None] = lambda count: None,
+        self, folder: Folder, load: Load, progress: Callable[[int], None] = lambda count: None
     ) -> tuple[Any, LoadReport]:
         """The state, and what of it did not fit."""
         async with marked(self.store, folder):
@@ -98,13 +92,23 @@ class Checkpoints:
             part = await self._only_part(folder)
             loader = PartLoader(self.store, part, progress)
             if part.kind == BYTES:
-                if keys is not None or into is not None or rename is not None:
+                if not load.is_whole:
                     raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
                 return await loader.bytes(), report
-            if into is not None:
-                state = await loader.into(into, renamer(rename), report, None if not strict else self._where(folder))
-                return state, report
-            return await loader.tree(None if keys is None else chooser(names_of(part), keys)), report
+            strictly = self._where(folder) if load.strict else None
+            if load.into is not None:
+                return await loader.into(load.into, renamer(load.rename), report, strictly), report
+            if load.like is not None:
+                return await loader.like(load.like, renamer(load.rename), report, strictly), report
+            return await loader.tree(None if load.keys is None else chooser(names_of(part), load.keys)), report
+
+    async def load_slice(self, folder: Folder, name: str, index: Index) -> Any:
+        """A part of one array."""
+        async with marked(self.store, folder):
+            part = await self._only_part(folder)
+            if part.kind == BYTES:
+                raise InvalidInput(f"step {folder.step} is a state of bytes: it has no tensors")
+            return await PartLoader(self.store, part, lambda count: None).slice(name, index)
 
     async def _only_part(self, folder: Folder) -> Part:
         metadata = await self.store.metadata(folder)

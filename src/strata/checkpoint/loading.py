@@ -4,23 +4,27 @@ Nothing is made or changed before it is known that everything fits. What is load
 if a chunk turns out to be damaged the error says so, and the arrays hold a mixture, which is said too.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from strata.checkpoint import manifest
+from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import ChunkReader, Wish
+from strata.checkpoint.reading import ChunkReader, Wish, cut
+from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.store import Store
-from strata.checkpoint.tree import Leaf, flatten, unflatten
+from strata.checkpoint.tree import Leaf, flatten, package_of, unflatten
 from strata.checkpoint.uncollected import uncollected
-from strata.errors import CheckpointDamaged, CheckpointMismatch
+from strata.errors import CheckpointMismatch, NotFound
 
 
 def names_of(part: Part) -> list[str]:
@@ -63,33 +67,109 @@ class PartLoader:
 
         `strictly` is what to call the checkpoint in the error that tells what does not fit; None takes what does.
         """
-        leaves = {leaf.name: leaf for leaf in flatten(state).leaves}
+        pairs = self._pairs(flatten(state).leaves, rename, report, strictly)
+        given = {number: leaf.value for number, leaf in pairs}
+        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs])
+        return self._tree_with(given)
+
+    async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
+        """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
+        pairs = self._pairs(flatten(template, template=True).leaves, rename, report, strictly)
+        given: dict[int, Any] = {}
+        same: dict[Any, int] = {}
+        to_fill, to_make = [], []
+        for number, leaf in pairs:
+            first = number if self._is_view(number) else same.setdefault(self._alike(number, leaf), number)
+            if first != number:  # tied again, as they were
+                continue
+            given[number] = leaf.framework.empty_like(leaf.value)
+            if given[number] is None:
+                to_make.append((number, leaf))
+            else:
+                to_fill.append((number, leaf.framework, given[number]))
+        await self._fill(to_fill, [number for number, _ in to_make])
+        for number, leaf in to_make:
+            given[number] = leaf.framework.make_like(leaf.value, self._elements(number))
+        for number, leaf in pairs:
+            if number not in given:
+                given[number] = given[same[self._alike(number, leaf)]]
+        return self._tree_with(given)
+
+    def _alike(self, number: int, leaf: Leaf) -> Any:
+        where = getattr(leaf.value, "device", None)
+        return self._tensor(number), leaf.framework.name, str(where)
+
+    def _pairs(
+        self, found: Iterable[Leaf], rename: Callable[[str], str], report: LoadReport, strictly: str | None
+    ) -> list[tuple[int, Leaf]]:
+        """Which array of the checkpoint goes where. Nothing is changed or made if anything does not fit."""
+        leaves = {leaf.name: leaf for leaf in found}
         names = [rename(name) for name in names_of(self._part)]
         pairs = self._fitting(names, leaves, report)
         if strictly is not None and report:
             raise CheckpointMismatch(
                 f"{strictly} does not fit what it is loaded into: {report}. Load with strict=False to take the rest"
             )
+        return pairs
+
+    async def _fill(self, targets: Sequence[tuple[int, Framework, Any]], also: Sequence[int] = ()) -> None:
+        """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
+        where they lie in some other way. `also` is read into our own memory, and stays there."""
         blocks: dict[int, Block] = {}
-        later: list[tuple[Leaf, int]] = []
-        for number, leaf in pairs:
+        on_devices: dict[int, OnDevice] = {}
+        later: list[tuple[Framework, Any, int]] = []
+        for number, framework, value in targets:
             tensor = self._tensor(number)
-            own = None if self._is_view(number) else leaf.framework.memory(leaf.value)
-            if own is not None and tensor not in blocks:
+            taken = self._is_view(number) or tensor in blocks or tensor in on_devices
+            own = None if taken else framework.memory(value)
+            there = None if taken or own is not None else framework.device_bytes(value)
+            if own is not None:
                 blocks[tensor] = own
+            elif there is not None:
+                on_devices[tensor] = OnDevice(framework, there)
             else:
-                later.append((leaf, number))
+                later.append((framework, value, number))
         memory = Memory()
-        for _, number in later:
+        for number in [*(number for _, _, number in later), *also]:
             tensor = self._tensor(number)
             if tensor not in blocks:
                 blocks[tensor] = memory.take(self._part.tensors[tensor])
         await self._read(blocks)
-        for leaf, number in later:
-            leaf.framework.copy_in(leaf.value, self._elements(number))
-        given = {number: leaf.value for number, leaf in pairs}
+        await to_devices(self._reader, self._part.tensors, on_devices)
+        for framework, value, number in later:
+            framework.copy_in(value, self._elements(number))
+
+    def _tree_with(self, given: dict[int, Any]) -> Any:
         skeleton = pruned(self._part.skeleton, given.__contains__, lambda name: True)
         return unflatten(skeleton, lambda number, _: given[number])
+
+    async def slice(self, name: str, index: Index) -> Any:
+        """A part of one array, as an array of the package it was saved from."""
+        names = names_of(self._part)
+        if name not in names:
+            near = get_close_matches(name, names, 3)
+            raise NotFound(f"the checkpoint has no tensor {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
+        number = names.index(name)
+        dtype, shape = self._described(number)
+        whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, index))
+        part = np.ascontiguousarray(whole.reshape((*shape, dtype_of(dtype).bytes))[with_bytes(index)])
+        package = framework_named(package_of(self._part.skeleton, number))
+        return package.make(dtype, part.shape[:-1], part.reshape(-1))
+
+    async def _whole(self, number: int) -> Block:
+        tensor = self._tensor(number)
+        await self._read({tensor: Memory().take(self._part.tensors[tensor])})
+        return self._elements(number)
+
+    async def _sparse(self, number: int, index: Index) -> Block:
+        """All of an array's memory, in which only what the index needs is read."""
+        tensor = self._part.tensors[self._tensor(number)]
+        item = dtype_of(tensor.dtype).bytes
+        wanted = chunks_for(tensor.shape, item, box_of(tensor.shape, index))
+        memory = sparse_memory(item * math.prod(tensor.shape))
+        cuts = cut(tensor, memory)
+        await self._reader.read(Wish(cuts[place][0], tensor.name, cuts[place][1]) for place in wanted)
+        return memory
 
     def _fitting(self, names: Sequence[str], leaves: dict[str, Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Which array of the checkpoint goes where; what does not fit is reported."""
@@ -156,19 +236,6 @@ class PartLoader:
             wishes = [
                 Wish(chunk, self._part.tensors[number].name, target)
                 for number, block in blocks.items()
-                for chunk, target in _cut(self._part.tensors[number], block)
+                for chunk, target in cut(self._part.tensors[number], block)
             ]
         await self._reader.read(wishes)
-
-
-def _cut(tensor: manifest.Tensor, block: Block) -> list[tuple[manifest.Chunk, Block]]:
-    """The memory of each chunk."""
-    found, at = [], 0
-    for chunk in tensor.chunks:
-        found.append((chunk, block[at : at + chunk.size]))
-        at += chunk.size
-    if at != block.size:
-        raise CheckpointDamaged(
-            f"tensor {tensor.name!r} has {at:,} bytes in the manifest, and its shape needs {len(block):,}"
-        )
-    return found

@@ -15,11 +15,13 @@ from strata.checkpoint.budget import Budget, default_budget
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manifest import Metadata
-from strata.checkpoint.matching import Keys, LoadReport, Rename
+from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.saver import Saver
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
-from strata.checkpoint.store import Store
+from strata.checkpoint.slices import Index
+from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend, open_storage
 
@@ -46,39 +48,68 @@ class CheckpointReader:
         """Where the checkpoints lie."""
         return self._checkpoints.where
 
-    def load(
+    def load(  # noqa: PLR0917  the contract's own order
         self,
         step: int | None = None,
         keys: Keys | None = None,
         into: Any = None,
+        like: Any = None,
         rename: Rename | None = None,
         strict: bool = True,
+        timeout: float | None = STUCK_SECONDS,
     ) -> Any:
         """The state of a step, or the latest. An explicit step never falls back to another.
 
         keys: only tensors whose names match one of these patterns. into: a state whose arrays are filled in place.
-        rename: names in the checkpoint to names here. strict: whether anything that does not fit is an error; else see
-        `last_load`.
+        like: a template, whose arrays need no data; new ones are made, each of its template's package and on its
+        device. rename: names in the checkpoint to names here. strict: whether anything that does not fit is an error;
+        else see `last_load`. timeout: the longest that nothing may come of a call to the storage; the error names it.
         """
-        return background.run(self._load(step, keys, into, rename, strict))
+        return background.run(self._load(Load(step, keys, into, like, rename, strict), timeout))
 
-    async def load_async(
+    async def load_async(  # noqa: PLR0917  as above
         self,
         step: int | None = None,
         keys: Keys | None = None,
         into: Any = None,
+        like: Any = None,
         rename: Rename | None = None,
         strict: bool = True,
+        timeout: float | None = STUCK_SECONDS,
     ) -> Any:
-        return await _on_loop(self._load(step, keys, into, rename, strict))
+        return await _on_loop(self._load(Load(step, keys, into, like, rename, strict), timeout))
 
-    async def _load(self, step: int | None, keys: Keys | None, into: Any, rename: Rename | None, strict: bool) -> Any:
-        if keys is not None and into is not None:
-            raise InvalidInput("give keys or into, not both: what is not in `into` is not loaded anyway")
-        folder = await self._checkpoints.find(step)
-        state, self.last_load = await self._checkpoints.load(folder, keys=keys, into=into, rename=rename, strict=strict)
+    async def _load(self, load: Load, timeout: float | None) -> Any:
+        load.check()
+        work = self._found_and_loaded(load)
+        folder, state = await watched(work, f"loading {self._named(load.step)}", timeout)
         self._loaded(folder.step)
         return state
+
+    async def _found_and_loaded(self, load: Load) -> tuple[Folder, Any]:
+        folder = await self._checkpoints.find(load.step)
+        state, self.last_load = await self._checkpoints.load(folder, load)
+        return folder, state
+
+    def _named(self, step: int | None) -> str:
+        return f"{'the latest checkpoint' if step is None else f'step {step}'} of {self.url}"
+
+    def load_slice(
+        self, name: str, index: Index = ..., step: int | None = None, timeout: float | None = STUCK_SECONDS
+    ) -> Any:
+        """A part of one tensor, by its name: `load_slice("model/embedding", np.s_[:1000])`. The rest is not read."""
+        return background.run(self._load_slice(name, index, step, timeout))
+
+    async def load_slice_async(
+        self, name: str, index: Index = ..., step: int | None = None, timeout: float | None = STUCK_SECONDS
+    ) -> Any:
+        return await _on_loop(self._load_slice(name, index, step, timeout))
+
+    async def _load_slice(self, name: str, index: Index, step: int | None, timeout: float | None) -> Any:
+        async def work() -> Any:
+            return await self._checkpoints.load_slice(await self._checkpoints.find(step), name, index)
+
+        return await watched(work(), f"loading {name!r} from {self._named(step)}", timeout)
 
     def _loaded(self, step: int) -> None:
         """For whoever saves on from there."""
@@ -110,15 +141,18 @@ class CheckpointReader:
     async def _describe(self, step: int | None) -> Metadata:
         return await self._checkpoints.store.metadata(await self._checkpoints.find(step))
 
-    def verify(self, step: int | None = None) -> int:
+    def verify(self, step: int | None = None, timeout: float | None = STUCK_SECONDS) -> int:
         """Read every byte of a checkpoint and compare; how many there were. CheckpointDamaged names what is wrong."""
-        return background.run(self._verify(step))
+        return background.run(self._verify(step, timeout))
 
-    async def verify_async(self, step: int | None = None) -> int:
-        return await _on_loop(self._verify(step))
+    async def verify_async(self, step: int | None = None, timeout: float | None = STUCK_SECONDS) -> int:
+        return await _on_loop(self._verify(step, timeout))
 
-    async def _verify(self, step: int | None) -> int:
-        return await self._checkpoints.verify(await self._checkpoints.find(step))
+    async def _verify(self, step: int | None, timeout: float | None) -> int:
+        async def work() -> int:
+            return await self._checkpoints.verify(await self._checkpoints.find(step))
+
+        return await watched(work(), f"verifying {self._named(step)}", timeout)
 
     def close(self) -> None:
         """Let go of the storage, if it was opened here."""

@@ -6,13 +6,40 @@ Names are paths such as `model/layers.0.weight`; patterns are those of a shell, 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from strata.errors import InvalidInput
 
 Keys: TypeAlias = str | Iterable[str]
 Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
 TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is to be loaded, and how."""
+
+    step: int | None = None
+    keys: Keys | None = None
+    into: Any = None
+    like: Any = None
+    rename: Rename | None = None
+    strict: bool = True
+
+    def check(self) -> None:
+        """InvalidInput for what contradicts itself."""
+        if self.into is not None and self.like is not None:
+            raise InvalidInput("give into or like, not both: arrays are either filled or made")
+        fitted = self.into is not None or self.like is not None
+        if self.keys is not None and fitted:
+            raise InvalidInput("give keys, or into, or like: what is not in a template is not loaded anyway")
+        if self.rename is not None and not fitted:
+            raise InvalidInput("rename says where tensors go in what is given with `into` or `like`: give one of them")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is said but which one."""
+        return self.keys is None and self.into is None and self.like is None and self.rename is None
 
 
 @dataclass(slots=True)

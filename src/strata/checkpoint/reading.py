@@ -5,16 +5,18 @@ A chunk is read whole or not at all: only then its digest can tell whether it is
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import xxhash
 
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.manifest import DIGEST, Chunk, File
+from strata.checkpoint.manifest import DIGEST, Chunk, File, Tensor
 from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
 from strata.errors import CheckpointDamaged, ObjectCorrupt, ObjectNotFound
 from strata.storage.threads import DaemonThreads
+
+T = TypeVar("T", bound=Any)
 
 READ_BYTES = 32 << 20
 READS_AT_ONCE = 4
@@ -27,6 +29,19 @@ class Wish(NamedTuple):
     chunk: Chunk
     tensor: str
     target: Block
+
+
+def cut(tensor: Tensor, memory: T) -> list[tuple[Chunk, T]]:
+    """The part of a tensor's memory, wherever that is, for each of its chunks."""
+    found, at = [], 0
+    for chunk in tensor.chunks:
+        found.append((chunk, memory[at : at + chunk.size]))
+        at += chunk.size
+    if at != len(memory):
+        raise CheckpointDamaged(
+            f"tensor {tensor.name!r} has {at:,} bytes in the manifest, and its shape needs {len(memory):,}"
+        )
+    return found
 
 
 class ChunkReader:

@@ -41,6 +41,7 @@ from strata.checkpoint.saving import (
 from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
 from strata.checkpoint.staging import Stage
 from strata.checkpoint.store import Folder
+from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
 from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
 from strata.texts import readable_bytes
@@ -200,7 +201,8 @@ class Saver:
     async def _save(self, save: "_Save") -> None:
         handle = save.handle
         try:
-            await self._write(save)
+            what = f"the save of step {handle.step} to {self._checkpoints.where}"
+            await watched(self._write(save), what, self._config.stuck_seconds)
         except BaseException as error:
             if save.stage is not None:
                 save.stage.give_up(error)

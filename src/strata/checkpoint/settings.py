@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from strata.checkpoint.watched import STUCK_SECONDS
 from strata.core.ids import check_int
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
@@ -23,6 +24,7 @@ class CheckpointManagerConfig:
     incremental: whether what did not change since the checkpoint before is referred to, and not written again.
     overlap: with `optimizer`, `save_async` returns while what optimizers own is still being copied from a GPU, and
         their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
+    stuck_seconds: a save fails if nothing comes of a call to the storage for so long; the error names it.
     """
 
     retention: Retention = KEEP_ALL
@@ -31,11 +33,14 @@ class CheckpointManagerConfig:
     max_failed_saves: int = 3
     incremental: bool = False
     overlap: str = "none"
+    stuck_seconds: float = STUCK_SECONDS
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
             check_int(self.memory_bytes, "memory_bytes", least=16 << 20)
         check_int(self.max_failed_saves, "max_failed_saves", least=1)
+        if not self.stuck_seconds > 0:
+            raise InvalidInput(f"stuck_seconds must be above 0, not {self.stuck_seconds!r}")
         if self.overlap not in OVERLAPS:
             raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
         if self.when_busy not in BUSY:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
+from strata.checkpoint.watched import WatchedStorage
 from strata.core.ids import check_id
 from strata.errors import CheckpointDamaged, ObjectNotFound
 from strata.storage import StorageBackend
@@ -45,7 +46,7 @@ class Store:
     """The checkpoints of one job. Knows keys and manifests; changes nothing."""
 
     def __init__(self, storage: StorageBackend, job: str) -> None:
-        self.storage = storage
+        self.storage: StorageBackend = WatchedStorage(storage)
         self.job = check_id(job, "job_id")
         self.root = f"{self.job}/checkpoints"
         self._metadata: dict[str, Metadata] = {}

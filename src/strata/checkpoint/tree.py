@@ -44,9 +44,9 @@ class Flat(NamedTuple):
     leaves: list[Leaf]
 
 
-def flatten(state: Any) -> Flat:
-    """Raises Unstorable, naming the places of what cannot be stored."""
-    walk = _Walk()
+def flatten(state: Any, *, template: bool = False) -> Flat:
+    """Raises Unstorable, naming the places of what cannot be stored. The arrays of a template need no data."""
+    walk = _Walk(_outlined if template else _described)
     skeleton = walk.node(state, "")
     if walk.problems:
         told = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
@@ -63,8 +63,17 @@ def unflatten(skeleton: Node, array: Callable[[int, str], Any]) -> Any:
 # -- taking apart ----------------------------------------------------------------------------------------------------
 
 
+def _described(framework: Framework, value: Any) -> Described:
+    return framework.describe(value)
+
+
+def _outlined(framework: Framework, value: Any) -> Described:
+    return Described(*framework.outline(value), 0)
+
+
 class _Walk:
-    def __init__(self) -> None:
+    def __init__(self, describe: Callable[[Framework, Any], Described]) -> None:
+        self._describe = describe
         self.leaves: list[Leaf] = []
         self.problems: list[tuple[str, str]] = []
         self._names = Names()
@@ -77,7 +86,7 @@ class _Walk:
         if kind is int:
             return value if -EXACT <= value <= EXACT else {"int": str(value)}
         if kind is float:
-            return value if math.isfinite(value) else {"float": str(value)}
+            return value if math.isfinite(value) else {"float": _special(value)}
         container = _CONTAINERS.get(kind)
         if container is not None or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return self._inside(container or _Walk._named, value, name)
@@ -118,7 +127,7 @@ class _Walk:
         raise Unstorable(f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {_advice(value)}")
 
     def _array(self, framework: Framework, value: Any, name: str) -> dict[str, Any]:
-        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, framework.describe(value)))
+        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, self._describe(framework, value)))
         node: dict[str, Any] = {framework.name: len(self.leaves) - 1}
         if framework.name == "torch" and type(value).__name__ == "Parameter":
             node["parameter"] = "trained" if value.requires_grad else "frozen"
@@ -189,6 +198,11 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
     "set": set,
     "bool": bool,
 }
+
+
+def _special(value: float) -> str:
+    """Not a number has a sign, too."""
+    return "-nan" if math.isnan(value) and math.copysign(1, value) < 0 else str(value)
 
 
 def _is_key(key: object) -> bool:
@@ -337,3 +351,18 @@ _MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
     "jax": _Build._framework,
     "tensorflow": _Build._framework,
 }
+
+
+def package_of(skeleton: Node, number: int) -> str:
+    """The package whose array it was."""
+    left = [skeleton]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left += node
+        elif isinstance(node, dict):
+            kind = next(iter(node), "")
+            if kind in ARRAYS and node[kind] == number:
+                return kind if kind not in ("bytes", "bytearray", "scalar") else "numpy"
+            left += node.values()
+    raise AssertionError(f"the skeleton has no array {number}")

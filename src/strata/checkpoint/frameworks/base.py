@@ -107,6 +107,22 @@ class Framework(Protocol):
         """Change the array to these elements, or Unstorable if it cannot be changed."""
         ...
 
+    def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        """Into each of these, which are `device_bytes` or cut from such, as many bytes."""
+        ...
+
+    def outline(self, template: Any) -> tuple[str, tuple[int, ...]]:
+        """Type and shape of what may have no data."""
+        ...
+
+    def empty_like(self, template: Any) -> Any:
+        """A new array where the template is, to be filled; None for a package whose arrays cannot be changed."""
+        ...
+
+    def make_like(self, template: Any, data: Block) -> Any:
+        """A new array of these elements where the template is."""
+        ...
+
 
 def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:
     """Of elements that lie one after the other, in the order of C."""

@@ -18,9 +18,11 @@ class JaxArrays:
     name = "jax"
 
     def owns(self, value: object) -> bool:
-        return isinstance(value, jax.Array)
+        return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
     def describe(self, value: jax.Array) -> Described:
+        if isinstance(value, jax.ShapeDtypeStruct):
+            raise Unstorable("a jax.ShapeDtypeStruct has no data: it is a template, to load `like`")
         if jnp.issubdtype(value.dtype, jax.dtypes.extended):
             raise Unstorable(f"a JAX array of {value.dtype} cannot be stored: store jax.random.key_data of a key")
         if not value.is_fully_addressable:
@@ -53,3 +55,20 @@ class JaxArrays:
 
     def copy_in(self, value: jax.Array, data: Block) -> None:
         raise Unstorable("a JAX array cannot be changed in place: load it as a new one, with `like`")
+
+    def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        raise AssertionError("its arrays cannot be changed")
+
+    def outline(self, template: Any) -> tuple[str, tuple[int, ...]]:
+        dtype = name_of_numpy(np.dtype(template.dtype))
+        if dtype is None:
+            raise Unstorable(f"a JAX array of {template.dtype} cannot be stored")
+        return dtype, tuple(template.shape)
+
+    def empty_like(self, template: Any) -> Any:
+        return None
+
+    def make_like(self, template: Any, data: Block) -> Any:
+        made = self.make(*self.outline(template), data)
+        where = getattr(template, "sharding", None)
+        return made if where is None else jax.device_put(made, where)

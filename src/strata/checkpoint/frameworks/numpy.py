@@ -54,3 +54,16 @@ class NumpyArrays:
         if not value.flags.writeable:
             raise Unstorable("the array is read-only")
         np.copyto(value, data.view(value.dtype).reshape(value.shape))
+
+    def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        raise AssertionError("its arrays lie in the host's memory")
+
+    def outline(self, template: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...]]:
+        found = self.describe(template)
+        return found.dtype, found.shape
+
+    def empty_like(self, template: np.ndarray[Any, Any]) -> Any:
+        return np.empty(template.shape, template.dtype)
+
+    def make_like(self, template: np.ndarray[Any, Any], data: Block) -> Any:
+        return np.array(data.view(template.dtype).reshape(template.shape))

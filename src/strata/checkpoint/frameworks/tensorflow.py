@@ -52,3 +52,17 @@ class TensorflowArrays:
         if not isinstance(value, tf.Variable):
             raise Unstorable("a tensor of TensorFlow cannot be changed in place: a variable can")
         value.assign(data.view(numpy_dtype(value.dtype.name)).reshape(tuple(value.shape)))
+
+    def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        raise AssertionError("its memory is not told")
+
+    def outline(self, template: Any) -> tuple[str, tuple[int, ...]]:
+        found = self.describe(template)
+        return found.dtype, found.shape
+
+    def empty_like(self, template: Any) -> Any:
+        return None
+
+    def make_like(self, template: Any, data: Block) -> Any:
+        made = self.make(*self.outline(template), data)
+        return tf.Variable(made) if isinstance(template, tf.Variable) else made

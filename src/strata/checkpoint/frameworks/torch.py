@@ -81,6 +81,33 @@ class TorchArrays:
         with torch.no_grad():
             value.detach().copy_(_typed(data, value.dtype, value.shape))
 
+    def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        on_gpus: dict[torch.device, Pairs] = {}
+        for target, block in pairs:
+            source = torch.from_numpy(block)
+            if target.device.type == "cuda":  # and whatever stream still uses it is waited for
+                on_gpus.setdefault(target.device, []).append((source, target))
+            else:
+                target.copy_(source)
+        for device in on_gpus:
+            torch.cuda.synchronize(device)
+        return GpuCopies.begin(on_gpus) if on_gpus else COPIED
+
+    def outline(self, template: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+        dtype = _NAMES.get(template.dtype)
+        if dtype is None:
+            raise Unstorable(_why_not(template))
+        return dtype, tuple(template.shape)
+
+    def empty_like(self, template: torch.Tensor) -> Any:
+        where = torch.device("cpu") if template.device.type == "meta" else template.device
+        return torch.empty(template.shape, dtype=template.dtype, device=where)
+
+    def make_like(self, template: torch.Tensor, data: Block) -> Any:
+        made = self.empty_like(template)
+        self.copy_in(made, data)
+        return made
+
 
 def torch_dtype(name: str) -> torch.dtype:
     found: torch.dtype | None = _DTYPES.get(name)

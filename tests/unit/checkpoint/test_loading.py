@@ -1,0 +1,215 @@
+"""Loading in other ways than whole: like a template, a part of a tensor, and not for ever."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.manifest import CHUNK_BYTES
+from strata.checkpoint.slices import box_of, chunks_for, with_bytes
+from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StorageUnavailable
+from strata.storage import BlockingStorage, MemoryStorage
+from strata.testing.faulty import Faults, FaultyStorage
+from tests.unit.checkpoint.states import assert_same
+
+STATE = {"model": {"w": torch.arange(12.0).reshape(3, 4), "b": np.arange(3)}, "step": 7}
+
+
+@pytest.fixture
+def manager() -> CheckpointManager:
+    made = CheckpointManager(MemoryStorage())
+    made.save(STATE, step=1)
+    return made
+
+
+# -- like a template ---------------------------------------------------------------------------------------------------
+
+
+def test_a_template_without_data_says_where_arrays_go(manager: CheckpointManager) -> None:
+    template = {"model": {"w": torch.empty(3, 4, device="meta"), "b": np.empty(3, np.int64)}}
+    found = manager.load(like=template)
+    assert_same(found, STATE)
+    assert found["model"]["w"].device.type == "cpu"
+
+
+def test_a_template_decides_the_package(manager: CheckpointManager) -> None:
+    found = manager.load(like={"model": {"w": np.empty((3, 4), np.float32), "b": torch.empty(3, dtype=torch.int64)}})
+    assert isinstance(found["model"]["w"], np.ndarray)
+    assert found["model"]["b"].tolist() == [0, 1, 2]
+
+
+def test_a_template_that_does_not_fit_is_told(manager: CheckpointManager) -> None:
+    template = {"model": {"w": torch.empty(3, 5), "more": torch.empty(1)}}
+    with pytest.raises(CheckpointMismatch, match=r"missing: model/more.*unexpected: model/b.*mismatched: model/w"):
+        manager.load(like=template)
+    assert manager.load(like=template, strict=False) == {"step": 7}
+    assert manager.last_load.missing == ["model/more"]
+    assert manager.last_load.unexpected == ["model/b"]
+
+
+def test_names_are_changed_on_the_way(manager: CheckpointManager) -> None:
+    found = manager.load(like={"net": {"w": torch.empty(3, 4), "b": np.empty(3, int)}}, rename={"model/": "net/"})
+    assert torch.equal(found["model"]["w"], STATE["model"]["w"])
+
+
+def test_what_was_tied_is_tied_again() -> None:
+    shared = torch.randn(5)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": shared, "b": shared}, step=1)
+        found = manager.load(like={"a": torch.empty(5), "b": torch.empty(5)})
+    assert torch.equal(found["a"], shared)
+    assert found["a"] is found["b"]
+
+
+def test_a_view_and_what_it_lies_in_are_both_loaded() -> None:
+    whole = torch.arange(10.0)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"whole": whole, "tail": whole[6:]}, step=1)
+        found = manager.load(like={"whole": torch.empty(10), "tail": torch.empty(4)})
+        assert found["tail"].tolist() == [6, 7, 8, 9]
+        assert manager.load_slice("tail", np.s_[1:3]).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"into": {}, "like": {}}, "into or like"),
+        ({"keys": "*", "like": {}}, "give keys"),
+        ({"keys": "*", "into": {}}, "give keys"),
+        ({"rename": {}}, "rename says"),
+        ({"timeout": 0}, "above 0"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(manager: CheckpointManager, said: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        manager.load(**said)
+
+
+# -- a part of a tensor ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        ...,
+        0,
+        -1,
+        np.s_[1:],
+        np.s_[::2],
+        np.s_[:, 1:3],
+        np.s_[..., 2],
+        np.s_[1, 2],
+        np.s_[3:, :],
+        np.s_[0:0],
+        np.s_[2, ...],
+    ],
+)
+def test_any_part_comes_as_it_was(manager: CheckpointManager, index: Any) -> None:
+    found = manager.load_slice("model/w", index)
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, STATE["model"]["w"][index])
+
+
+@pytest.mark.parametrize("index", [3, (0, 0, 0), np.s_[::-1], "x", True, (..., ...), 1.5])
+def test_what_is_no_part_is_refused(manager: CheckpointManager, index: Any) -> None:
+    with pytest.raises(InvalidInput):
+        manager.load_slice("model/w", index)
+
+
+def test_an_unknown_tensor_is_told_with_those_like_it(manager: CheckpointManager) -> None:
+    with pytest.raises(NotFound, match=r"no tensor 'model/ww'; there is model/w"):
+        manager.load_slice("model/ww")
+
+
+def test_only_chunks_that_hold_a_part_of_it_are_read() -> None:
+    rows = torch.arange(5 * CHUNK_BYTES // 4, dtype=torch.float32).reshape(5 * 1024, -1)
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save({"w": rows}, step=1)
+        (path,) = (entry.path for entry in BlockingStorage(storage).list_all() if entry.path.endswith("safetensors"))
+        data = bytearray(BlockingStorage(storage).read(path))
+        data[4096 + 10] ^= 1  # in the first chunk
+        BlockingStorage(storage).write(path, bytes(data))
+        assert torch.equal(manager.load_slice("w", np.s_[1024:2048]), rows[1024:2048])
+        with pytest.raises(CheckpointDamaged, match="'w'"):
+            manager.load_slice("w", np.s_[1023:2048])
+
+
+def test_a_tensor_of_no_dimension_and_an_empty_one() -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"zero": torch.tensor(5.0), "none": torch.empty(0, 3)}, step=1)
+        assert manager.load_slice("zero").item() == 5.0
+        assert manager.load_slice("none", np.s_[:, 1]).shape == (0,)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.data())
+def test_the_chunks_of_a_box_are_those_of_its_elements(shape: list[int], data: st.DataObject) -> None:
+    item = 1 << 18  # so that chunks are 32 elements
+    index = tuple(
+        data.draw(st.one_of(st.integers(0, n - 1), st.slices(n).filter(lambda each: (each.step or 1) > 0)))
+        for n in shape
+    )
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    box = box_of(tuple(shape), index)
+    boxed = numbers[tuple(slice(*each) for each in box)]
+    assert chunks_for(tuple(shape), item, box) == sorted(set((boxed.reshape(-1) * item // CHUNK_BYTES).tolist()))
+    assert set(np.atleast_1d(numbers[index]).reshape(-1).tolist()) <= set(boxed.reshape(-1).tolist())
+    assert numbers[..., None][with_bytes(index)][..., 0].tolist() == numbers[index].tolist()
+
+
+# -- not for ever ------------------------------------------------------------------------------------------------------
+
+
+def stuck(storage: MemoryStorage, operation: str) -> FaultyStorage:
+    return FaultyStorage(storage, faults=Faults(stuck=1.0, only=frozenset({operation})))
+
+
+@pytest.mark.parametrize("operation", ["read", "read_into", "list_all"])
+def test_a_load_that_is_stuck_names_what_it_waits_for(operation: str) -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save(STATE, step=3)
+    faulty = stuck(storage, operation)
+    reader = CheckpointReader(faulty)
+    with pytest.raises(StorageUnavailable, match=r"loading step 3 of memory.*nothing came of \w+ memory:"):
+        reader.load(3, timeout=0.2)
+    faulty.release()
+    assert_same(reader.load(3, timeout=30), STATE)
+
+
+@pytest.mark.parametrize("operation", ["write", "put_if_absent", "compare_and_swap"])
+def test_a_save_that_is_stuck_fails_by_name_and_the_next_is_saved(operation: str) -> None:
+    storage = MemoryStorage()
+    faulty = stuck(storage, operation)
+    manager = CheckpointManager(faulty, config=CheckpointManagerConfig(stuck_seconds=0.2))
+    handle = manager.save_async(STATE, step=1)
+    with pytest.raises(StorageUnavailable, match=r"the save of step 1 to memory.*nothing came of write"):
+        handle.result()
+    faulty.release()
+    manager.save(STATE, step=2)
+    assert manager.latest_step() == 2
+    manager.close()
+
+
+def test_slow_is_not_stuck() -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save({f"t{n}": torch.ones(3) for n in range(20)}, step=1)
+    slow = FaultyStorage(storage, faults=Faults(latency_seconds=0.05))
+    assert len(CheckpointReader(slow).load(timeout=2.0)) == 20
+
+
+def test_a_load_that_is_given_up_ends() -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save(STATE, step=1)
+    before = threading.active_count()
+    for _ in range(5):
+        with pytest.raises(StorageUnavailable):
+            CheckpointReader(stuck(storage, "read_into")).load(timeout=0.1)
+    assert threading.active_count() <= before + 2
