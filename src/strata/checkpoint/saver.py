@@ -124,20 +124,31 @@ class Saver:
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
             save = _Save(handle, data, stage, epoch, given, began)
-            self._running = (handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
-            deferred = None
-            if stage is not None:
-                deferred = stage.fill(alone=hurried, overlap=self._overlap if hurried else None)
-            if stage is not None and deferred is not None:
-                self._finishing = threading.Thread(
-                    target=_finish, args=(stage, deferred, handle), name="strata-overlap"
-                )
-                self._finishing.start()
-            else:
-                handle.staged()
+            if stage is None or stage.snapshot.takes_turns or not hurried:
+                self._start(save)
+                self._copy(save, hurried=hurried)
+            else:  # the loop would take turns with the caller, who is in a hurry
+                try:
+                    self._copy(save, hurried=True)
+                finally:
+                    self._start(save)
         handle.report.stall_seconds = time.perf_counter() - began
         return handle
+
+    def _start(self, save: "_Save") -> None:
+        self._running = (save.handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
+
+    def _copy(self, save: "_Save", *, hurried: bool) -> None:
+        stage, handle = save.stage, save.handle
+        deferred = None
+        if stage is not None:
+            deferred = stage.fill(alone=hurried, overlap=self._overlap if hurried else None)
+        if stage is None or deferred is None:
+            handle.staged()
+            return
+        self._finishing = threading.Thread(target=_finish, args=(stage, deferred, handle), name="strata-overlap")
+        self._finishing.start()
 
     def _stage(self, prepared: Prepared) -> Stage:
         return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental)
