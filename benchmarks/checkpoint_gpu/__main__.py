@@ -8,12 +8,13 @@ import msgspec
 
 from benchmarks.checkpoint_gpu.measure import measure, tables
 from benchmarks.checkpoint_gpu.savers import DCP_MODES
+from benchmarks.checkpoint_gpu.training import LAYERS
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.checkpoint_gpu")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured to this file")
-    parser.add_argument("--layers", type=int, default=16, help="16 make a state of 9.7 GB")
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"{LAYERS} make a state of 9.7 GB")
     parser.add_argument("--steps", type=float, nargs="*", default=[0.02, 0.13, 1.0], help="seconds")
     parser.add_argument("--without-dcp", action="store_true")
     options = parser.parse_args()

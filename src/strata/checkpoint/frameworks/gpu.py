@@ -5,13 +5,14 @@ about to change what is being copied must `hold` first.
 """
 
 import weakref
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import torch
 
 from strata.checkpoint.frameworks.base import Block
 
-Pairs: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
+Pairs: TypeAlias = Iterable[tuple[torch.Tensor, torch.Tensor]]
 """From, to."""
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -25,29 +26,31 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class GpuCopies:
-    """Copies under way. They keep what they read from being freed."""
+    """Copies under way. They keep from being freed what they read and write."""
 
-    def __init__(self, events: dict[torch.device, torch.cuda.Event], reading: list[Pairs]) -> None:
-        self._events, self._reading = events, reading
+    def __init__(self, events: dict[torch.device, torch.cuda.Event], held: list[torch.Tensor]) -> None:
+        self._events, self._held = events, held
 
     @classmethod
-    def begin(cls, by_device: dict[torch.device, Pairs]) -> "GpuCopies":
+    def begin(cls, by_device: Mapping[torch.device, Pairs]) -> "GpuCopies":
         """All of them, in order, for each device."""
-        events = {}
+        events: dict[torch.device, torch.cuda.Event] = {}
+        held: list[torch.Tensor] = []
         for device, pairs in by_device.items():
             stream, before = _stream(device), torch.cuda.current_stream(device)
             with torch.no_grad(), torch.cuda.stream(stream):
                 stream.wait_stream(before)
                 for source, target in pairs:
                     target.copy_(source, non_blocking=True)
+                    held += (source, target)
                 events[device] = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
                 events[device].record(stream)
-        return cls(events, list(by_device.values()))
+        return cls(events, held)
 
     def wait(self) -> None:
         for event in self._events.values():
             event.synchronize()
-        self._reading = []
+        self._held = []
 
     def hold(self) -> None:
         for device, event in self._events.items():

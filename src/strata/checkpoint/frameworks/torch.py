@@ -45,15 +45,14 @@ class TorchArrays:
         return Described(dtype, shape, size, region, False, device != "cpu")
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
-        on_gpus: dict[torch.device, Pairs] = {}
+        on_gpus: dict[torch.device, list[tuple[torch.Tensor, Block]]] = {}
         with torch.no_grad():
             for value, block in pairs:
-                source, target = value.detach(), _typed(block, value.dtype, value.shape)
-                if source.device.type == "cuda":
-                    on_gpus.setdefault(source.device, []).append((source, target))
+                if value.device.type == "cuda":
+                    on_gpus.setdefault(value.device, []).append((value, block))
                 else:
-                    target.copy_(source)
-        return GpuCopies.begin(on_gpus) if on_gpus else COPIED
+                    _typed(block, value.dtype, value.shape).copy_(value.detach())
+        return GpuCopies.begin({device: _to_host(own) for device, own in on_gpus.items()}) if on_gpus else COPIED
 
     def device_bytes(self, value: torch.Tensor) -> Any:
         if value.device.type == "cpu" or not value.is_contiguous() or value.is_neg() or value.is_conj():
@@ -82,14 +81,14 @@ class TorchArrays:
             value.detach().copy_(_typed(data, value.dtype, value.shape))
 
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
-        on_gpus: dict[torch.device, Pairs] = {}
+        on_gpus: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for target, block in pairs:
             source = torch.from_numpy(block)
-            if target.device.type == "cuda":  # and whatever stream still uses it is waited for
+            if target.device.type == "cuda":
                 on_gpus.setdefault(target.device, []).append((source, target))
             else:
                 target.copy_(source)
-        for device in on_gpus:
+        for device in on_gpus:  # whatever stream still uses it
             torch.cuda.synchronize(device)
         return GpuCopies.begin(on_gpus) if on_gpus else COPIED
 
@@ -114,6 +113,12 @@ def torch_dtype(name: str) -> torch.dtype:
     if found is None:
         raise Unstorable(f"torch has no {name}: load it as numpy arrays")
     return found
+
+
+def _to_host(pairs: list[tuple[torch.Tensor, Block]]) -> Pairs:
+    """One by one: the first is on its way before the last is looked at."""
+    for value, block in pairs:
+        yield value.detach(), _typed(block, value.dtype, value.shape)
 
 
 def _typed(block: Block, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
