@@ -33,7 +33,9 @@ __all__ = [
     "ObjectExists",
     "ObjectNotFound",
     "Refused",
+    "Retention",
     "S3Storage",
+    "SaveEvent",
     "SaveFailed",
     "SaveHandle",
     "SaveReplaced",
@@ -76,7 +78,9 @@ _HOMES = {
     "ObjectExists": "strata.errors",
     "ObjectNotFound": "strata.errors",
     "Refused": "strata.errors",
+    "Retention": "strata.core.settings",
     "S3Storage": "strata.storage.s3",
+    "SaveEvent": "strata.checkpoint.telling",
     "SaveFailed": "strata.errors",
     "SaveHandle": "strata.checkpoint.handle",
     "SaveReplaced": "strata.errors",
@@ -98,6 +102,8 @@ if TYPE_CHECKING:
     from strata.checkpoint.handle import SaveHandle
     from strata.checkpoint.manager import CheckpointManager, CheckpointReader
     from strata.checkpoint.settings import CheckpointManagerConfig
+    from strata.checkpoint.telling import SaveEvent
+    from strata.core.settings import Retention
     from strata.errors import (
         AccessDenied,
         BarrierFailed,

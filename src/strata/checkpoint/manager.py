@@ -21,6 +21,7 @@ from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.telling import Listener
 from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend, open_storage
@@ -212,6 +213,11 @@ class CheckpointManager(CheckpointReader):
 
     async def wait_async(self) -> None:
         await asyncio.to_thread(self._saver.wait)
+
+    def listen(self, listener: Listener) -> None:
+        """Call this with a `SaveEvent` for every save that is over, well or not: on Strata's own thread, so it must
+        return at once."""
+        self._saver.telling.listen(listener)
 
     @property
     def saves(self) -> list[SaveHandle]:

@@ -41,10 +41,10 @@ from strata.checkpoint.saving import (
 from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
 from strata.checkpoint.staging import Stage
 from strata.checkpoint.store import Folder
+from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
 from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
-from strata.texts import readable_bytes
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
@@ -63,6 +63,7 @@ class _Save(NamedTuple):
     epoch: int
     metrics: dict[str, float]
     began: float
+    hurried: bool
 
 
 class Saver:
@@ -70,6 +71,7 @@ class Saver:
 
     def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena) -> None:
         self._checkpoints, self._config, self.arena = checkpoints, config, arena
+        self.telling = Telling(checkpoints.store.job)
         self._planner = Planner()
         self._process = os.getpid()
         self._writer = writer_name()
@@ -123,27 +125,27 @@ class Saver:
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
-            save = _Save(handle, data, stage, epoch, given, began)
+            save = _Save(handle, data, stage, epoch, given, began, hurried)
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
-                self._copy(save, hurried=hurried)
+                self._copy(save)
             else:  # the loop would take turns with the caller, who is in a hurry
                 try:
-                    self._copy(save, hurried=True)
+                    self._copy(save)
                 finally:
                     self._start(save)
-        handle.report.stall_seconds = time.perf_counter() - began
         return handle
 
     def _start(self, save: "_Save") -> None:
         self._running = (save.handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
 
-    def _copy(self, save: "_Save", *, hurried: bool) -> None:
+    def _copy(self, save: "_Save") -> None:
         stage, handle = save.stage, save.handle
         deferred = None
         if stage is not None:
-            deferred = stage.fill(alone=hurried, overlap=self._overlap if hurried else None)
+            deferred = stage.fill(alone=save.hurried, overlap=self._overlap if save.hurried else None)
+        handle.report.stall_seconds = time.perf_counter() - save.began
         if stage is None or deferred is None:
             handle.staged()
             return
@@ -190,7 +192,7 @@ class Saver:
         running, future = self._running
         if self._config.when_busy == "skip":
             handle.skip(f"step {running.step} is still being written")
-            logger.warning("step %d is not saved: step %d is still being written", handle.step, running.step)
+            self.telling.skipped(handle.report, handle.skipped)
             return False
         if self._config.when_busy == "replace":
             logger.warning("step %d is given up for step %d", running.step, handle.step)
@@ -222,8 +224,10 @@ class Saver:
                 raise
             return
         handle.report.durable_seconds = time.perf_counter() - save.began
+        if not save.hurried:
+            handle.report.stall_seconds = handle.report.durable_seconds
         self._failures = 0
-        self._tell(handle)
+        self.telling.committed(handle.report)
         handle.committed()
         await self._retain()
 
@@ -306,23 +310,13 @@ class Saver:
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
+            self.telling.replaced(handle.report)
             handle.failed(SaveReplaced(f"the save of step {handle.step} was given up for a later one"))
             return
         self._failures += 1
         self._last_failed = handle
-        logger.error("the save of step %d failed (%d in a row): %s", handle.step, self._failures, error)
+        self.telling.failed(handle.report, error, self._failures)
         handle.failed(error)
-
-    def _tell(self, handle: SaveHandle) -> None:
-        report = handle.report
-        logger.info(
-            "saved step %d: %s in %.2f s (%.0f MB/s), kept training for %.0f ms",
-            report.step,
-            readable_bytes(report.written_bytes),
-            report.durable_seconds,
-            report.mb_per_second,
-            1000 * report.stall_seconds,
-        )
 
 
 def _overlap(with_what: str) -> "OptimizerOverlap | None":
