@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from strata.checkpoint.names import below
+from strata.checkpoint.skeleton import plain_key
 from strata.checkpoint.tree import ARRAYS, Node
 
 _NOTHING = object()
@@ -43,7 +44,7 @@ class _Pruning:
         return {"dict": found} if found else _NOTHING
 
     def _items(self, node: Node, name: str) -> Any:
-        kept = [[key, self.node(value, below(name, _plain(key)))] for key, value in node["items"]]
+        kept = [[key, self.node(value, below(name, plain_key(key)))] for key, value in node["items"]]
         found = [pair for pair in kept if pair[1] is not _NOTHING]
         return {**node, "items": found} if found else _NOTHING
 
@@ -53,11 +54,3 @@ class _Pruning:
         if all(each is _NOTHING for each in found):
             return _NOTHING
         return [None if each is _NOTHING else each for each in found]
-
-
-def _plain(key: Node) -> object:
-    """A key of a dict as it stood in the state."""
-    if isinstance(key, dict):
-        kind, value = next(iter(key.items()))
-        return tuple(_plain(each) for each in value) if kind == "tuple" else value
-    return key

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strata import __version__
-from strata.cli import coordinator, demo, job, show, simulate, state, storage
+from strata.cli import ckpt, coordinator, demo, job, show, simulate, state, storage
 from strata.errors import StrataError
 
 INTERRUPTED = 130
@@ -30,6 +30,7 @@ app.add_typer(job.app, name="job")
 app.command("config")(show.config)
 app.add_typer(state.app, name="state")
 app.add_typer(storage.app, name="storage")
+app.add_typer(ckpt.app, name="ckpt")
 app.command("demo")(demo.demo)
 app.command("simulate")(simulate.simulate)
 

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strata.cli.drawing import new_table, open_console
 from strata.cli.remote import Api, HttpPort, JobOption, Json, Limit, Url, configured
 from strata.config import Config
 from strata.errors import StrataError
 
 _STYLES = {"info": "", "warning": "yellow", "error": "red"}
 _STATES = {"training": "green", "failed": "red", "left": "dim", "checkpointing": "cyan", "recovering": "yellow"}
-WIDE = 200
 PATIENCE_SECONDS = 60.0
 
 
@@ -28,7 +27,7 @@ def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, a
     if as_json:
         typer.echo(json.dumps(told, indent=2))
         return
-    console = _console()
+    console = open_console()
     about, numbers = told["coordinator"], told["metrics"]
     console.print(
         f"coordinator {about['version']} at {api.base}, up {_span(about['uptime_seconds'])}, term {about['term']}: "
@@ -60,7 +59,7 @@ def workers(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    table = _table("job", "worker", "rank>", "state", "step>", "epoch>", "steps/s>", "heard", "shards>", "address")
+    table = new_table("job", "worker", "rank>", "state", "step>", "epoch>", "steps/s>", "heard", "shards>", "address")
     for each in found:
         state = Text(each["state"], style=_STATES.get(each["state"], ""))
         if each["stalled"]:
@@ -82,7 +81,7 @@ def workers(
         )
     _print(table, found, "no workers are registered")
     if len(found) == limit:
-        _console().print(f"only the first {limit:,} are shown: see --limit")
+        open_console().print(f"only the first {limit:,} are shown: see --limit")
 
 
 def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
@@ -91,7 +90,7 @@ def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None,
     if as_json:
         typer.echo(json.dumps(told, indent=2))
         return
-    table = _table("job", "barrier", "arrived>", "waiting>", "missing")
+    table = new_table("job", "barrier", "arrived>", "waiting>", "missing")
     for each in told["open"]:
         table.add_row(
             each["job_id"],
@@ -101,7 +100,7 @@ def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None,
             ", ".join(each["missing"]),
         )
     _print(table, told["open"], "nobody waits at a barrier")
-    past = _table("job", "barrier", "round>", "outcome", "waited>", "released in>", "last, or missing")
+    past = new_table("job", "barrier", "round>", "outcome", "waited>", "released in>", "last, or missing")
     for each in told["past"][:20]:
         past.add_row(
             each["job_id"],
@@ -113,7 +112,7 @@ def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None,
             each["last"] or ", ".join(each["missing"]),
         )
     if told["past"]:
-        _console().print(past)
+        open_console().print(past)
 
 
 def events(
@@ -154,7 +153,7 @@ def _tell(event: Any, as_json: bool) -> None:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["unix_seconds"]))
     line = Text(f"{when}  {event['job_id'] or '-':<12}  ")
     line.append(event["message"], style=_STYLES.get(event["severity"], ""))
-    _console().print(line, soft_wrap=True)
+    open_console().print(line, soft_wrap=True)
 
 
 def config(
@@ -169,30 +168,15 @@ def config(
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = _table("setting", "value", "from", "what it is")
+    table = new_table("setting", "value", "from", "what it is")
     for each in found.values():
         source = Text(each.source, style="dim" if each.source == "default" else "cyan")
         table.add_row(each.setting.name, each.shown, source, each.setting.about)
     _print(table, [1], "")
 
 
-def _console() -> Console:
-    """Written to a file or a pipe, a table has the width that it needs."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDE
-    return console
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left", overflow="fold")
-    return table
-
-
 def _print(table: Table, rows: list[Any], otherwise: str) -> None:
-    _console().print(table if rows else otherwise)
+    open_console().print(table if rows else otherwise)
 
 
 def _number(value: int) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -14,10 +14,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from strata import background
+from strata.cli.drawing import progress_bar
 from strata.errors import InvalidInput, StrataError
 from strata.storage.backend import ObjectInfo
 from strata.storage.blocking import BlockingStorage
@@ -77,7 +76,7 @@ def cp(
         raise InvalidInput("memory:// ends with this command, and the copy with it: name another target")
     began = perf_counter()
     tally = Tally()
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("copying", total=None, objects="")
 
         def watch(now: Tally) -> None:
@@ -239,20 +238,3 @@ def _drawn(finding: Finding) -> str:
     took = f"{finding.seconds:.2f} s" if finding.seconds >= 1 else f"{finding.seconds * 1000:.1f} ms"
     words = " ".join(finding.message.split())  # a store's answer may have lines of its own
     return f"{mark} {finding.name:<17} [dim]{took if finding.seconds else '':>9}[/]  {escape(words)}".rstrip()
-
-
-class _Speed(TextColumn):
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{readable_bytes(task.finished_speed or task.speed or 0)}/s", "dim")
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    console = Console(stderr=True)
-    columns = (BarColumn(), DownloadColumn(binary_units=True), _Speed(), TimeRemainingColumn())
-    note = TextColumn("{task.fields[objects]}", style="dim")
-    with Progress(*columns, note, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress

@@ -1,0 +1,79 @@
+"""What stands at the ends of a skeleton, by name: arrays, plain values, and containers that hold nothing.
+
+Read as it lies in a manifest. Nothing is built from it, so no package with arrays is needed to look.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from strata.checkpoint.names import below
+from strata.checkpoint.tree import ARRAYS, Node
+
+PACKAGES = ("numpy", "torch", "jax", "tensorflow")
+"""Whose arrays are tensors; the others are bytes or a number that are stored like one."""
+
+
+def ends(skeleton: Node, name: str = "") -> Iterator[tuple[str, Node]]:
+    """Each with its name, in the order of the state."""
+    inside = _inside(skeleton, name)
+    if not inside:
+        yield name, skeleton
+    for each, node in inside:
+        yield from ends(node, each)
+
+
+def plain_values(skeleton: Node) -> dict[str, Node]:
+    """Those that are no arrays."""
+    return {name: node for name, node in ends(skeleton) if kind_of(node) not in ARRAYS}
+
+
+def array_kinds(skeleton: Node) -> dict[int, str]:
+    """What each array is, by its number: a package's, or `bytes`, `bytearray` or `scalar`."""
+    return {node[kind]: kind for _, node in ends(skeleton) if (kind := kind_of(node)) in ARRAYS}
+
+
+def kind_of(node: Node) -> str:
+    """What the node says it is; nothing for what stands for itself."""
+    return next(iter(node), "") if isinstance(node, dict) else ""
+
+
+def plain_key(key: Node) -> object:
+    """A key of a dict as it stood in the state."""
+    if isinstance(key, dict):
+        kind, value = next(iter(key.items()))
+        return tuple(plain_key(each) for each in value) if kind == "tuple" else value
+    return key
+
+
+def shown(node: Node) -> Any:
+    """A plain value as JSON has it; as text, where it has none."""
+    kind = kind_of(node)
+    if not kind:
+        return node
+    value = node[kind]
+    if kind == "int":
+        return int(value)
+    if kind in ("dict", "items"):
+        return {}
+    if kind in ("tuple", "set", "frozenset"):
+        return []
+    if kind == "named":
+        return []
+    if kind == "complex":
+        return f"{shown(value[0])} + {shown(value[1])}i"
+    return str(value) if kind == "float" else f"{kind}({value})"
+
+
+def _inside(node: Node, name: str) -> list[tuple[str, Node]]:
+    if isinstance(node, list):
+        return [(below(name, place), each) for place, each in enumerate(node)]
+    kind = kind_of(node)
+    if kind == "dict":
+        return [(below(name, key), each) for key, each in node["dict"].items()]
+    if kind == "items":
+        return [(below(name, plain_key(key)), each) for key, each in node["items"]]
+    if kind in ("tuple", "set", "frozenset"):
+        return [(below(name, place), each) for place, each in enumerate(node[kind])]
+    if kind == "named":
+        return [(below(name, field), each) for field, each in zip(node["fields"], node["values"], strict=True)]
+    return []

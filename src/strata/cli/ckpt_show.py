@@ -1,0 +1,200 @@
+"""`strata ckpt show`: one checkpoint, its tensors and its plain values."""
+
+import asyncio
+import json
+import math
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.loading import names_of
+from strata.checkpoint.manifest import Part, Tensor, Tied
+from strata.checkpoint.matching import chooser
+from strata.checkpoint.overview import LATEST, Listed
+from strata.checkpoint.skeleton import array_kinds, plain_values, shown
+from strata.cli.ckpt_look import document, metrics_of
+from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
+from strata.cli.drawing import new_table, open_console
+from strata.errors import CheckpointDamaged
+from strata.texts import counted, printable, readable_bytes
+
+VALUE_LENGTH = 100
+BYTES_STATE = "(the bytes)"
+
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--keys", "-k", metavar="PATTERN", help="Only names like model/*; may be given again."),
+]
+
+
+class Shown(NamedTuple):
+    """A checkpoint, and the manifests of its parts."""
+
+    listed: Listed
+    where: str
+    parts: list[Part]
+
+
+def show(
+    url: Url,
+    step: OneStep = LATEST,
+    keys: Keys = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many tensors, and so many values.")] = 1000,
+    job: Job = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a checkpoint holds: tensors, plain values, files. Nothing but its manifests is read."""
+    found = asyncio.run(_read(url, step, job))
+    tensors = [row for part in found.parts for row in tensor_rows(part)]
+    values = [
+        (part.rank, name, shown(node)) for part in found.parts for name, node in plain_values(part.skeleton).items()
+    ]
+    if keys:
+        wants = chooser([row["name"] for row in tensors] + [name for _, name, _ in values], keys)
+        tensors = [row for row in tensors if wants(row["name"])]
+        values = [value for value in values if wants(value[1])]
+    if as_json:
+        typer.echo(json.dumps(_document(found, tensors, values), indent=2))
+        return
+    console = open_console()
+    _draw_head(console, found)
+    _draw_tensors(console, found, tensors, limit)
+    _draw_values(console, values, limit)
+
+
+async def _read(url: str, step: str, job: str | None) -> Shown:
+    async with opened(url, job) as found:
+        listed = await found.one(step)
+        if listed.metadata is None:
+            raise CheckpointDamaged(listed.damage)
+        parts = [await found.checkpoints.store.part(each) for each in listed.metadata.parts]
+        return Shown(listed, f"{found.checkpoints.where}/{listed.folder.name}", parts)
+
+
+def tensor_rows(part: Part) -> list[dict[str, Any]]:
+    """One for each array of the state, as a document for programs."""
+    kinds = array_kinds(part.skeleton) if part.skeleton is not None else {}
+    return [_tensor_row(part, number, name, kinds.get(number, part.kind)) for number, name in enumerate(names_of(part))]
+
+
+def _tensor_row(part: Part, number: int, name: str, kind: str) -> dict[str, Any]:
+    leaf = part.leaves[number]
+    tensor: Tensor = part.tensors[leaf.tensor if isinstance(leaf, Tied) else leaf]
+    is_view = isinstance(leaf, Tied) and leaf.offset is not None
+    described = leaf if isinstance(leaf, Tied) and is_view else tensor
+    return {
+        "name": name,
+        "kind": kind,
+        "rank": part.rank,
+        "dtype": described.dtype,
+        "shape": list(described.shape),
+        "bytes": dtype_of(described.dtype).bytes * math.prod(described.shape),
+        "tied_to": tensor.name if isinstance(leaf, Tied) and tensor.name != name else None,
+        "is_view": is_view,
+        "files": [part.files[each].path for each in sorted({chunk.file for chunk in tensor.chunks})],
+    }
+
+
+def _document(found: Shown, tensors: list[dict[str, Any]], values: list[tuple[int, str, Any]]) -> dict[str, Any]:
+    metadata = found.listed.metadata
+    assert metadata is not None
+    told = document(found.listed) | {"url": found.where, "job": metadata.job, "strata": metadata.strata}
+    return told | {
+        "attempt": metadata.attempt,
+        "tensors": tensors,
+        "values": [{"name": name, "rank": rank, "value": value} for rank, name, value in values],
+        "files": [
+            {"path": file.path, "rank": part.rank, "bytes": file.size, "own": _is_own(found, file.path)}
+            for part in found.parts
+            for file in part.files
+        ],
+    }
+
+
+def _is_own(found: Shown, path: str) -> bool:
+    return path.startswith(f"{found.listed.folder.name}/")
+
+
+# -- words and pictures ----------------------------------------------------------------------------------------------
+
+
+def _draw_head(console: Console, found: Shown) -> None:
+    listed, metadata = found.listed, found.listed.metadata
+    assert metadata is not None
+    console.print(Text(f"step {listed.label} of job {printable(metadata.job)}", style="bold"))
+    when = f"{datetime.fromtimestamp(metadata.unix_seconds):%Y-%m-%d %H:%M:%S}"
+    lines = [
+        f"in {found.where}",
+        f"saved {when} by Strata {metadata.strata}, epoch {metadata.epoch}, term {metadata.term}",
+        _amounts(found),
+    ]
+    if metadata.metrics:
+        lines.append(f"metrics: {metrics_of(listed)}")
+    notes = (("the latest", listed.is_latest), ("pinned", listed.is_pinned), ("left behind", not listed.on_line))
+    if any(holds for _, holds in notes):
+        lines.append(", ".join(word for word, holds in notes if holds))
+    for line in lines:
+        console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+
+
+def _amounts(found: Shown) -> str:
+    listed = found.listed
+    tensors = sum(len(part.tensors) for part in found.parts)
+    told = f"{readable_bytes(listed.stored_bytes)} in {counted(tensors, 'tensor')}"
+    referred = listed.stored_bytes - listed.written_bytes
+    if referred:
+        told += f": {readable_bytes(listed.written_bytes)} written, {readable_bytes(referred)} referred to"
+    return told + (f", of {len(found.parts)} ranks" if len(found.parts) > 1 else "")
+
+
+def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:
+    numbers = {path: n for n, path in enumerate(dict.fromkeys(f.path for part in found.parts for f in part.files))}
+    ranks = ["rank>"] if len(found.parts) > 1 else []
+    table = new_table("tensor", *ranks, "dtype", "shape", "bytes>", "tied to", "files")
+    for row in tensors[:limit]:
+        tied = "" if row["tied_to"] is None else row["tied_to"]
+        table.add_row(
+            Text(printable(row["name"]) or BYTES_STATE),
+            *([str(row["rank"])] if ranks else []),
+            Text(row["dtype"]),
+            Text("x".join(map(str, row["shape"])) or "scalar"),
+            readable_bytes(row["bytes"]),
+            Text(("within " if row["is_view"] and tied else "") + printable(tied)),
+            " ".join(str(numbers[path]) for path in row["files"]),
+        )
+    if tensors:
+        console.print("")
+        console.print(table)
+        _tell_limit(console, len(tensors), limit, "tensor")
+    files = new_table("file>", "path", "bytes>", "")
+    for part in found.parts:
+        for file in part.files:
+            note = "" if _is_own(found, file.path) else f"referred to, of {printable(file.path.partition('/')[0])}"
+            files.add_row(str(numbers[file.path]), Text(printable(file.path)), readable_bytes(file.size), Text(note))
+    if numbers:
+        console.print("")
+        console.print(files)
+
+
+def _draw_values(console: Console, values: list[tuple[int, str, Any]], limit: int) -> None:
+    if not values or all(value is None and not name for _, name, value in values):
+        return
+    table = new_table("value", "")
+    for _, name, value in values[:limit]:
+        text = printable(json.dumps(value, ensure_ascii=False))
+        table.add_row(
+            Text(printable(name) or "(the state)"),
+            Text(text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"),
+        )
+    console.print("")
+    console.print(table)
+    _tell_limit(console, len(values), limit, "value")
+
+
+def _tell_limit(console: Console, count: int, limit: int, noun: str) -> None:
+    if count > limit:
+        console.print(f"{counted(count - limit, noun)} more: see --limit and --keys", style="dim")

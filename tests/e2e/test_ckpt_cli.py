@@ -1,0 +1,331 @@
+"""`strata ckpt` from outside, on local folders: a real process, its output and its exit code."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from strata import CheckpointManager
+from strata.storage import LocalStorage
+from tests.unit.checkpoint.referring import refer
+
+STRATA = Path(sys.executable).with_name("strata")
+
+
+def ckpt(
+    *arguments: str | Path, cwd: Path | None = None, answer: bytes = b"", **environment: str
+) -> "subprocess.CompletedProcess[bytes]":
+    command = [STRATA, "ckpt", *arguments]
+    return subprocess.run(
+        command, capture_output=True, check=False, cwd=cwd, timeout=120, input=answer, env=os.environ | environment
+    )
+
+
+def lines(told: "subprocess.CompletedProcess[bytes]") -> list[str]:
+    assert told.returncode == 0, told.stderr.decode()
+    return told.stdout.decode().splitlines()
+
+
+def document(told: "subprocess.CompletedProcess[bytes]", code: int = 0) -> Any:
+    assert told.returncode == code, told.stderr.decode()
+    return json.loads(told.stdout)
+
+
+def refusal(told: "subprocess.CompletedProcess[bytes]") -> str:
+    assert told.returncode == 2
+    assert told.stdout == b""
+    words = told.stderr.decode()
+    assert words.startswith("error: ")
+    assert "Traceback" not in words
+    return words
+
+
+def state(step: int) -> dict[str, Any]:
+    embedding = torch.arange(4096.0).reshape(64, 64)
+    return {
+        "model": {"embed.weight": embedding, "head.weight": embedding, "bias": torch.full((8,), step).bfloat16()},
+        "optimizer": {"state": {0: {"exp_avg": torch.zeros(64, 64)}}, "lr": 0.1 / step},
+        "step": step,
+        "note": "plain \x1b[31m[red]text",
+    }
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Steps 10 and 20, then back to 10 and on with 20 again, and 30, which refers to 10 and 20; 10 is pinned."""
+    with CheckpointManager(tmp_path / "root", job_id="gpt") as manager:
+        for step in (10, 20):
+            manager.save(state(step), step=step, epoch=1, metrics={"loss": 1 / step})
+        manager.pin(10)
+    with CheckpointManager(tmp_path / "root", job_id="gpt") as manager:
+        manager.load(10)
+        manager.save(state(21), step=20, epoch=2, metrics={"loss": float("nan")})
+    refer(LocalStorage(tmp_path / "root"), 30, like=20, elsewhere={"model/embed.weight": 10}, job="gpt")
+    _as_of_the_second_run(tmp_path / "root/gpt/checkpoints/step_30/metadata.json")
+    return tmp_path / "root"
+
+
+def _as_of_the_second_run(path: Path) -> None:
+    import msgspec
+
+    from strata.checkpoint.manifest import decode_metadata, encode_metadata
+
+    told = decode_metadata(path.read_bytes(), str(path))
+    path.write_bytes(encode_metadata(msgspec.structs.replace(told, term=2)))
+
+
+def damage(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def the_file(root: Path, folder: str, ending: str) -> Path:
+    (found,) = (root / "gpt/checkpoints" / folder).glob(f"part-*{ending}")
+    return found
+
+
+# -- ls --------------------------------------------------------------------------------------------------------------
+
+
+def test_ls_shows_the_line_and_says_what_is_left_behind(root: Path) -> None:
+    head, ten, twenty, thirty, more = lines(ckpt("ls", root))
+    assert head.split() == ["step", "epoch", "saved", "size", "written", "referred", "tensors", "metrics"]
+    assert ten.split()[0] == "10"
+    assert ten.split()[-1] == "pinned"
+    assert "32.0 KiB  32.0 KiB" in ten
+    assert "loss 0.1" in ten
+    assert twenty.split()[:2] == ["20-2", "2"]
+    assert "loss nan" in twenty
+    assert "32.0 KiB       0 B  32.0 KiB" in thirty
+    assert thirty.rstrip().endswith("latest")
+    assert more == "1 checkpoint left behind: see --all"
+
+
+def test_ls_all_shows_what_was_left_behind(root: Path) -> None:
+    told = lines(ckpt("ls", "--all", root))
+    assert [line.split()[0] for line in told] == ["step", "10", "20", "20-2", "30"]
+    assert told[2].rstrip().endswith("left behind")
+
+
+def test_ls_as_json_for_programs(root: Path) -> None:
+    found = document(ckpt("ls", "--json", "--all", root))
+    assert (found["job"], found["damage"]) == ("gpt", None)
+    assert found["url"].endswith("/root/gpt/checkpoints")
+    ten, left, again, thirty = found["checkpoints"]
+    assert ten.pop("saved").endswith("+00:00")
+    size = 64 * 64 * 4 * 2 + 8 * 2
+    assert ten == {
+        "step": 10,
+        "folder": "step_10",
+        "term": 1,
+        "epoch": 1,
+        "bytes": size,
+        "written_bytes": size,
+        "referred_bytes": 0,
+        "tensors": 3,
+        "ranks": 1,
+        "metrics": {"loss": 0.1},
+        "on_line": True,
+        "latest": False,
+        "pinned": True,
+        "damage": None,
+    }
+    assert (left["folder"], left["on_line"]) == ("step_20", False)
+    assert (again["folder"], again["metrics"]) == ("step_20-2", {"loss": "nan"})
+    assert (thirty["written_bytes"], thirty["referred_bytes"], thirty["latest"]) == (0, size, True)
+
+
+@pytest.mark.parametrize("below", ["", "gpt", "gpt/checkpoints", "gpt/checkpoints/step_10"])
+def test_a_url_is_the_root_the_job_or_a_checkpoint(root: Path, below: str) -> None:
+    told = document(ckpt("ls", "--json", root / below))
+    assert told["job"] == "gpt"
+    assert told["checkpoints"][0]["step"] == 10
+    assert len(told["checkpoints"]) == (1 if "step_" in below else 3)
+
+
+def test_the_job_is_said_or_found(root: Path) -> None:
+    with CheckpointManager(root, job_id="bert") as manager:
+        manager.save(b"bytes", step=1)
+    assert "several jobs, bert, gpt: say which" in refusal(ckpt("ls", root))
+    assert document(ckpt("ls", "--json", "--job", "bert", root))["job"] == "bert"
+    assert document(ckpt("ls", "--json", root, STRATA_JOB_ID="bert"))["job"] == "bert"
+    assert document(ckpt("ls", "--json", root / "gpt", STRATA_JOB_ID="bert"))["job"] == "gpt"
+    assert "no checkpoints of job t5" in refusal(ckpt("ls", "--job", "t5", root))
+    assert "there are no checkpoints at" in refusal(ckpt("ls", root / "nope"))
+
+
+def test_ls_shows_damaged_manifests_as_such(root: Path) -> None:
+    damage(root / "gpt/checkpoints/step_10/metadata.json")
+    the_file(root, "step_20-2", ".json").unlink()
+    told = lines(ckpt("ls", root))
+    assert told[1].split() == ["10", "damaged,", "pinned"]
+    assert told[2].split()[-1] == "damaged"
+    assert "step 10 is damaged: " in told[4]
+    assert "step_10/metadata.json" in told[4]
+    assert "is missing: the checkpoint is not whole" in told[5]
+    found = document(ckpt("ls", "--json", root))["checkpoints"]
+    assert [bool(each["damage"]) for each in found] == [True, True, False]
+    assert (found[0]["bytes"], found[0]["epoch"]) == (None, None)
+
+
+def test_ls_without_a_sound_lineage_shows_all_and_ends_with_one(root: Path) -> None:
+    (root / "gpt/checkpoints/lineage.json").write_bytes(b"{}")
+    told = ckpt("ls", root)
+    assert told.returncode == 1
+    assert len(told.stdout.decode().splitlines()) == 5
+    assert "lineage.json is damaged" in told.stderr.decode()
+
+
+# -- show ------------------------------------------------------------------------------------------------------------
+
+
+def test_show_draws_tensors_files_and_values(root: Path) -> None:
+    told = "\n".join(line.rstrip() for line in lines(ckpt("show", root)))
+    assert told.startswith("step 30 of job gpt\n")
+    assert "32.0 KiB in 3 tensors: 0 B written, 32.0 KiB referred to" in told
+    (head,) = (line.split() for line in told.splitlines() if line.startswith("model/head.weight"))
+    assert head[1:] == ["float32", "64x64", "16.0", "KiB", "model/embed.weight", "0"]
+    assert "referred to, of step_10" in told
+    assert "optimizer/lr  0.005" in told
+    assert r"[red]text" in told
+    assert "\x1b" not in told
+
+
+def test_show_takes_a_step_and_patterns(root: Path) -> None:
+    told = document(ckpt("show", "--json", root, "20", "--keys", "model/*", "-k", "step"))
+    assert (told["folder"], told["epoch"], told["url"]) == (
+        "step_20-2",
+        2,
+        (root / "gpt/checkpoints/step_20-2").as_uri(),
+    )
+    assert [each["name"] for each in told["tensors"]] == ["model/embed.weight", "model/head.weight", "model/bias"]
+    assert told["tensors"][2] == {
+        "name": "model/bias",
+        "kind": "torch",
+        "rank": 0,
+        "dtype": "bfloat16",
+        "shape": [8],
+        "bytes": 16,
+        "tied_to": None,
+        "is_view": False,
+        "files": [told["files"][0]["path"]],
+    }
+    assert told["tensors"][1]["tied_to"] == "model/embed.weight"
+    assert told["values"] == [{"name": "step", "rank": 0, "value": 21}]
+    assert told["files"][0]["own"]
+    assert document(ckpt("show", "--json", root / "gpt/checkpoints/step_20"))["term"] == 1
+    assert "no tensor of the checkpoint matches 'x*'" in refusal(ckpt("show", root, "--keys", "x*"))
+
+
+def test_show_says_when_it_shows_less(root: Path) -> None:
+    told = lines(ckpt("show", root, "--limit", "1"))
+    assert [line for line in told if "more: see --limit" in line] == [
+        "3 tensors more: see --limit and --keys",
+        "2 values more: see --limit and --keys",
+    ]
+
+
+def test_show_of_bytes(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(b"12345", step=1)
+    told = "\n".join(lines(ckpt("show", tmp_path)))
+    assert "(the bytes)  uint8  5        5 B" in told
+    assert "step_1/model.bin" in told
+    assert document(ckpt("show", "--json", tmp_path))["tensors"][0]["kind"] == "bytes"
+
+
+def test_show_refuses_what_is_not_there_or_damaged(root: Path) -> None:
+    assert "no committed checkpoint 11 in" in refusal(ckpt("show", root, "11"))
+    assert "'ten' names no checkpoint" in refusal(ckpt("show", root, "ten"))
+    assert "names step_10 already" in refusal(ckpt("show", root / "gpt/checkpoints/step_10", "20"))
+    damage(root / "gpt/checkpoints/step_10/metadata.json")
+    assert "step_10/metadata.json" in refusal(ckpt("show", root, "10"))
+
+
+# -- verify ----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_reads_the_latest_or_what_is_named(root: Path) -> None:
+    latest, verdict = lines(ckpt("verify", root))
+    assert latest.startswith("✓ step_30")
+    assert verdict.endswith("all as written")
+    assert [line.split()[1] for line in lines(ckpt("verify", root, "10", "20"))[:-1]] == ["step_10", "step_20-2"]
+    assert "4 checkpoints" in lines(ckpt("verify", "--all", root))[-1]
+    assert "steps or --all" in refusal(ckpt("verify", "--all", root, "10"))
+
+
+def test_verify_names_the_damage_goes_on_and_ends_with_one(root: Path) -> None:
+    damage(the_file(root, "step_20", ".safetensors"))
+    damage(root / "gpt/checkpoints/step_10/metadata.json")
+    told = ckpt("verify", "--all", root)
+    assert told.returncode == 1
+    ten, twenty, again, thirty, verdict = told.stdout.decode().splitlines()
+    assert ten.startswith("✗ step_10")
+    assert "metadata.json" in ten
+    assert twenty.startswith("✗ step_20")
+    assert "is damaged: tensor 'model/bias'" in twenty
+    assert again.startswith("✓ step_20-2")
+    assert thirty.startswith("✗ step_30")  # it refers to the same file
+    assert verdict.endswith("3 damaged")
+    found = document(ckpt("verify", "--all", "--json", root), code=1)
+    assert not found["ok"]
+    assert [each["ok"] for each in found["checkpoints"]] == [False, False, True, False]
+    assert found["checkpoints"][2]["bytes"] > 32_000
+    assert document(ckpt("verify", "--json", root, "step_20-2"))["ok"]
+
+
+# -- rm, pin, unpin --------------------------------------------------------------------------------------------------
+
+
+def test_rm_asks_and_tells_what_stays_and_why(root: Path) -> None:
+    for answer in (b"n\n", b""):
+        told = ckpt("rm", root, "step_20", answer=answer)
+        assert told.returncode == 1
+        words = told.stderr.decode()
+        assert "in 1 file stay: step 30 refers to them" in words
+        assert "Remove step 20 (" in words
+        assert len(document(ckpt("ls", "--all", "--json", root))["checkpoints"]) == 4
+    assert lines(ckpt("rm", root, "step_20", answer=b"y\n"))[-1].strip().startswith("removed step 20 (")
+    assert the_file(root, "step_20", ".safetensors").exists()
+    assert not (root / "gpt/checkpoints/step_20/metadata.json").exists()
+    assert document(ckpt("verify", "--all", "--json", root))["ok"]
+
+
+def test_rm_of_several_and_of_the_latest(root: Path) -> None:
+    told = ckpt("rm", "--yes", root, "latest", "20")
+    assert lines(told)[0].startswith("removed steps 30, 20-2 (")
+    assert "step 10 is then the latest" in told.stderr.decode()
+    assert [each["folder"] for each in document(ckpt("ls", "--json", root))["checkpoints"]] == ["step_10"]
+    assert not (root / "gpt/checkpoints/step_20-2").exists()
+
+
+def test_rm_keeps_the_pinned_and_the_last_unless_forced(root: Path) -> None:
+    assert "step 10 is pinned" in refusal(ckpt("rm", "-y", root, "10"))
+    assert lines(ckpt("unpin", root, "10")) == ["step 10 is not pinned"]
+    assert "nothing that could be loaded would be left" in refusal(ckpt("rm", "-y", root, "10", "20", "30"))
+    assert "which steps?" in refusal(ckpt("rm", "-y", root))
+    lines(ckpt("rm", "-y", root, "20", "30"))
+    lines(ckpt("rm", "-y", "--force", root / "gpt/checkpoints/step_10"))
+    assert [each["folder"] for each in document(ckpt("ls", "--all", "--json", root))["checkpoints"]] == ["step_20"]
+    assert lines(ckpt("ls", root))[0].startswith("no checkpoint of")
+
+
+def test_pin_and_unpin(root: Path) -> None:
+    assert lines(ckpt("pin", root, "20", "30"))[0] == "step 20-2 is pinned: it stays until it is unpinned or removed"
+    found = document(ckpt("ls", "--json", root))["checkpoints"]
+    assert [each["pinned"] for each in found] == [True, True, True]
+    lines(ckpt("unpin", root, "10", "30"))
+    found = document(ckpt("ls", "--json", root))["checkpoints"]
+    assert [each["pinned"] for each in found] == [False, True, False]
+    assert "no committed checkpoint 99" in refusal(ckpt("pin", root, "99"))
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    for command in (["ls"], ["show"], ["verify"], ["rm", "1"], ["pin", "1"]):
+        assert "ftp:// is not a storage" in refusal(ckpt(command[0], "ftp://host/x", *command[1:]))
