@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from strata import CheckpointManager
-from strata.storage import LocalStorage
-from tests.unit.checkpoint.referring import refer
 
 STRATA = Path(sys.executable).with_name("strata")
 
@@ -57,26 +55,16 @@ def state(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Steps 10 and 20, then back to 10 and on with 20 again, and 30, which refers to 10 and 20; 10 is pinned."""
+    """Steps 10 and 20; then back to 10, which is pinned, and on with 20 again and 30, writing only what changed."""
     with CheckpointManager(tmp_path / "root", job_id="gpt") as manager:
         for step in (10, 20):
             manager.save(state(step), step=step, epoch=1, metrics={"loss": 1 / step})
         manager.pin(10)
-    with CheckpointManager(tmp_path / "root", job_id="gpt") as manager:
+    with CheckpointManager(tmp_path / "root", job_id="gpt", incremental=True) as manager:
         manager.load(10)
-        manager.save(state(21), step=20, epoch=2, metrics={"loss": float("nan")})
-    refer(LocalStorage(tmp_path / "root"), 30, like=20, elsewhere={"model/embed.weight": 10}, job="gpt")
-    _as_of_the_second_run(tmp_path / "root/gpt/checkpoints/step_30/metadata.json")
+        manager.save(state(20), step=20, epoch=2, metrics={"loss": float("nan")})
+        manager.save(state(30) , step=30, epoch=2)
     return tmp_path / "root"
-
-
-def _as_of_the_second_run(path: Path) -> None:
-    import msgspec
-
-    from strata.checkpoint.manifest import decode_metadata, encode_metadata
-
-    told = decode_metadata(path.read_bytes(), str(path))
-    path.write_bytes(encode_metadata(msgspec.structs.replace(told, term=2)))
 
 
 def damage(file: Path) -> None:
@@ -102,7 +90,7 @@ def test_ls_shows_the_line_and_says_what_is_left_behind(root: Path) -> None:
     assert "loss 0.1" in ten
     assert twenty.split()[:2] == ["20-2", "2"]
     assert "loss nan" in twenty
-    assert "32.0 KiB       0 B  32.0 KiB" in thirty
+    assert "32.0 KiB      16 B  32.0 KiB" in thirty
     assert thirty.rstrip().endswith("latest")
     assert more == "1 checkpoint left behind: see --all"
 
@@ -138,7 +126,7 @@ def test_ls_as_json_for_programs(root: Path) -> None:
     }
     assert (left["folder"], left["on_line"]) == ("step_20", False)
     assert (again["folder"], again["metrics"]) == ("step_20-2", {"loss": "nan"})
-    assert (thirty["written_bytes"], thirty["referred_bytes"], thirty["latest"]) == (0, size, True)
+    assert (thirty["written_bytes"], thirty["referred_bytes"], thirty["latest"]) == (16, size - 16, True)
 
 
 @pytest.mark.parametrize("below", ["", "gpt", "gpt/checkpoints", "gpt/checkpoints/step_10"])
@@ -188,11 +176,11 @@ def test_ls_without_a_sound_lineage_shows_all_and_ends_with_one(root: Path) -> N
 def test_show_draws_tensors_files_and_values(root: Path) -> None:
     told = "\n".join(line.rstrip() for line in lines(ckpt("show", root)))
     assert told.startswith("step 30 of job gpt\n")
-    assert "32.0 KiB in 3 tensors: 0 B written, 32.0 KiB referred to" in told
+    assert "32.0 KiB in 3 tensors: 16 B written, 32.0 KiB referred to" in told
     (head,) = (line.split() for line in told.splitlines() if line.startswith("model/head.weight"))
-    assert head[1:] == ["float32", "64x64", "16.0", "KiB", "model/embed.weight", "0"]
+    assert head[1:] == ["float32", "64x64", "16.0", "KiB", "model/embed.weight", "1"]
     assert "referred to, of step_10" in told
-    assert "optimizer/lr  0.005" in told
+    assert "optimizer/lr  0.0033" in told
     assert r"[red]text" in told
     assert "\x1b" not in told
 
@@ -217,7 +205,7 @@ def test_show_takes_a_step_and_patterns(root: Path) -> None:
         "files": [told["files"][0]["path"]],
     }
     assert told["tensors"][1]["tied_to"] == "model/embed.weight"
-    assert told["values"] == [{"name": "step", "rank": 0, "value": 21}]
+    assert told["values"] == [{"name": "step", "rank": 0, "value": 20}]
     assert told["files"][0]["own"]
     assert document(ckpt("show", "--json", root / "gpt/checkpoints/step_20"))["term"] == 1
     assert "no tensor of the checkpoint matches 'x*'" in refusal(ckpt("show", root, "--keys", "x*"))
@@ -261,21 +249,21 @@ def test_verify_reads_the_latest_or_what_is_named(root: Path) -> None:
 
 
 def test_verify_names_the_damage_goes_on_and_ends_with_one(root: Path) -> None:
-    damage(the_file(root, "step_20", ".safetensors"))
-    damage(root / "gpt/checkpoints/step_10/metadata.json")
+    damage(the_file(root, "step_10", ".safetensors"))
+    damage(root / "gpt/checkpoints/step_20/metadata.json")
     told = ckpt("verify", "--all", root)
     assert told.returncode == 1
     ten, twenty, again, thirty, verdict = told.stdout.decode().splitlines()
     assert ten.startswith("✗ step_10")
-    assert "metadata.json" in ten
-    assert twenty.startswith("✗ step_20")
-    assert "is damaged: tensor 'model/bias'" in twenty
-    assert again.startswith("✓ step_20-2")
-    assert thirty.startswith("✗ step_30")  # it refers to the same file
-    assert verdict.endswith("3 damaged")
+    assert "is damaged: tensor 'model/bias'" in ten
+    assert twenty.startswith("✗ step_20 ")
+    assert "metadata.json" in twenty
+    assert again.startswith("✓ step_20-2")  # it refers to the same file, but to other tensors in it
+    assert thirty.startswith("✓ step_30")
+    assert verdict.endswith("2 damaged")
     found = document(ckpt("verify", "--all", "--json", root), code=1)
     assert not found["ok"]
-    assert [each["ok"] for each in found["checkpoints"]] == [False, False, True, False]
+    assert [each["ok"] for each in found["checkpoints"]] == [False, False, True, True]
     assert found["checkpoints"][2]["bytes"] > 32_000
     assert document(ckpt("verify", "--json", root, "step_20-2"))["ok"]
 
@@ -284,16 +272,17 @@ def test_verify_names_the_damage_goes_on_and_ends_with_one(root: Path) -> None:
 
 
 def test_rm_asks_and_tells_what_stays_and_why(root: Path) -> None:
+    lines(ckpt("unpin", root, "10"))
     for answer in (b"n\n", b""):
-        told = ckpt("rm", root, "step_20", answer=answer)
+        told = ckpt("rm", root, "10", answer=answer)
         assert told.returncode == 1
         words = told.stderr.decode()
-        assert "in 1 file stay: step 30 refers to them" in words
-        assert "Remove step 20 (" in words
+        assert "in 1 file stay: steps 20-2, 30 refer to them" in words
+        assert "Remove step 10 (" in words
         assert len(document(ckpt("ls", "--all", "--json", root))["checkpoints"]) == 4
-    assert lines(ckpt("rm", root, "step_20", answer=b"y\n"))[-1].strip().startswith("removed step 20 (")
-    assert the_file(root, "step_20", ".safetensors").exists()
-    assert not (root / "gpt/checkpoints/step_20/metadata.json").exists()
+    assert lines(ckpt("rm", root, "10", answer=b"y\n"))[-1].strip().startswith("removed step 10 (")
+    assert the_file(root, "step_10", ".safetensors").exists()
+    assert not (root / "gpt/checkpoints/step_10/metadata.json").exists()
     assert document(ckpt("verify", "--all", "--json", root))["ok"]
 
 

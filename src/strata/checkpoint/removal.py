@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.overview import Listed, Overview
 from strata.checkpoint.readers import being_read
+from strata.checkpoint.store import folders_of
 from strata.errors import Refused
 
 
@@ -38,16 +39,16 @@ async def plan_removal(
     plan = Removal(chosen, latest_after=line[-1] if line else None)
     referrers = _referrers(left)
     readers = await being_read(checkpoints.store)
-    for each in chosen:
-        if each.folder.name in readers:
-            plan.being_read.append(each.label)
+    plan.being_read = [each.label for each in chosen if each.folder.name in readers]
+    staying = {each.folder.name for each in left}
+    for name in _touched(chosen) - staying:
         prefix = len(checkpoints.store.root) + 1
-        async for entry in checkpoints.store.storage.list_all(checkpoints.store.key(each.folder.name)):
+        async for entry in checkpoints.store.storage.list_all(checkpoints.store.key(name)):
             path = entry.path[prefix:]
             if path in referrers:
                 plan.kept[path] = referrers[path]
                 plan.kept_bytes += entry.size
-            elif each.folder.name not in readers:
+            elif name not in readers:
                 plan.freed_bytes += entry.size
     return plan
 
@@ -63,6 +64,14 @@ def _check(overview: Overview, chosen: Sequence[Listed], left: Sequence[Listed])
         raise Refused(
             f"nothing that could be loaded would be left in {overview.where}: force it, if that is what you want"
         )
+
+
+def _touched(chosen: Iterable[Listed]) -> set[str]:
+    """Their folders, and those of files that may have been kept for them alone."""
+    names = set()
+    for each in chosen:
+        names |= {each.folder.name, *folders_of(each.metadata.references if each.metadata else ())}
+    return names
 
 
 def _referrers(left: Iterable[Listed]) -> dict[str, list[str]]:

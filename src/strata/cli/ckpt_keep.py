@@ -52,9 +52,7 @@ def _explained(plan: Removal) -> list[str]:
     """What is not removed, and what removing changes."""
     told = []
     if plan.kept:
-        others = sorted(
-            {label for labels in plan.kept.values() for label in labels}, key=lambda label: (len(label), label)
-        )
+        others = list(dict.fromkeys(label for labels in plan.kept.values() for label in labels))
         refer = f"step {others[0]} refers" if len(others) == 1 else f"steps {', '.join(others)} refer"
         told.append(f"{readable_bytes(plan.kept_bytes)} in {counted(len(plan.kept), 'file')} stay: {refer} to them")
     if plan.being_read:

@@ -12,16 +12,15 @@ from strata.checkpoint.removal import Removal, plan_removal
 from strata.checkpoint.store import Folder, Store
 from strata.errors import Refused
 from strata.storage import BlockingStorage, MemoryStorage
-from tests.unit.checkpoint.referring import refer
 
 
 @pytest.fixture
 def storage() -> MemoryStorage:
+    """The second refers to the first, and the third to both of them."""
     made = MemoryStorage()
-    with CheckpointManager(made) as manager:
-        for step in (1, 2):
-            manager.save({"a": torch.full((100,), step), "b": torch.full((50,), step)}, step=step)
-    refer(made, 3, like=2, elsewhere={"a": 1})
+    with CheckpointManager(made, incremental=True) as manager:
+        for step in (1, 2, 3):
+            manager.save({"a": torch.full((100,), 1), "b": torch.full((50,), min(step, 2)), "step": step}, step=step)
     return made
 
 
@@ -40,7 +39,7 @@ def test_what_others_refer_to_stays_and_is_told(storage: MemoryStorage) -> None:
     ((path, labels),) = found.kept.items()
     assert path.startswith("step_1/part-0-")
     assert path.endswith(".safetensors")
-    assert labels == ["3"]
+    assert labels == ["2", "3"]
     sizes = {entry.path: entry.size for entry in BlockingStorage(storage).list_all("default/checkpoints/step_1")}
     assert found.kept_bytes == sizes[f"default/checkpoints/{path}"]
     assert found.freed_bytes == sum(sizes.values()) - found.kept_bytes
@@ -63,6 +62,24 @@ def test_the_plan_is_what_happens(storage: MemoryStorage) -> None:
         assert manager.list_checkpoints() == [3]
         assert manager.load()["a"][0] == 1
         assert manager.load()["b"][0] == 2
+
+
+def test_what_was_kept_for_one_alone_goes_with_it(storage: MemoryStorage) -> None:
+    async def remove(*named: str) -> Removal:
+        checkpoints, found = await plan(storage, *named, force=True)
+        await checkpoints.delete(each.folder for each in found.doomed)
+        return found
+
+    kept = background.run(remove("1")).kept_bytes
+    left = sum(entry.size for entry in BlockingStorage(storage).list_all())
+    found = background.run(remove("2", "3"))
+    assert kept
+    assert (found.kept, left - found.freed_bytes) == ({}, _size_of(storage, "default/checkpoints/lineage.json"))
+
+
+def _size_of(storage: MemoryStorage, key: str) -> int:
+    assert [entry.path for entry in BlockingStorage(storage).list_all()] == [key]
+    return BlockingStorage(storage).size(key)
 
 
 def test_nothing_is_kept_for_what_goes_too(storage: MemoryStorage) -> None:

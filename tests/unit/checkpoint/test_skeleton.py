@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from strata.checkpoint.saving import Planner
+from strata.checkpoint.preparing import Planner
 from strata.checkpoint.skeleton import array_kinds, ends, plain_values, shown
 from strata.checkpoint.tree import flatten
 
