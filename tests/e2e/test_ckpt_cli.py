@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def root(tmp_path: Path) -> Path:
         manager.pin(10)
     with CheckpointManager(tmp_path / "root", job_id="gpt", incremental=True) as manager:
         manager.load(10)
-        manager.save(state(20), step=20, epoch=2, metrics={"loss": float("nan")})
-        manager.save(state(30) , step=30, epoch=2)
+        manager.save(state(25), step=20, epoch=2, metrics={"loss": float("nan")})
+        manager.save(state(30), step=30, epoch=2)
     return tmp_path / "root"
 
 
@@ -140,7 +141,7 @@ def test_a_url_is_the_root_the_job_or_a_checkpoint(root: Path, below: str) -> No
 def test_the_job_is_said_or_found(root: Path) -> None:
     with CheckpointManager(root, job_id="bert") as manager:
         manager.save(b"bytes", step=1)
-    assert "several jobs, bert, gpt: say which" in refusal(ckpt("ls", root))
+    assert "several jobs, bert, gpt: say which, with --job" in refusal(ckpt("ls", root))
     assert document(ckpt("ls", "--json", "--job", "bert", root))["job"] == "bert"
     assert document(ckpt("ls", "--json", root, STRATA_JOB_ID="bert"))["job"] == "bert"
     assert document(ckpt("ls", "--json", root / "gpt", STRATA_JOB_ID="bert"))["job"] == "gpt"
@@ -205,7 +206,7 @@ def test_show_takes_a_step_and_patterns(root: Path) -> None:
         "files": [told["files"][0]["path"]],
     }
     assert told["tensors"][1]["tied_to"] == "model/embed.weight"
-    assert told["values"] == [{"name": "step", "rank": 0, "value": 20}]
+    assert told["values"] == [{"name": "step", "rank": 0, "value": 25}]
     assert told["files"][0]["own"]
     assert document(ckpt("show", "--json", root / "gpt/checkpoints/step_20"))["term"] == 1
     assert "no tensor of the checkpoint matches 'x*'" in refusal(ckpt("show", root, "--keys", "x*"))
@@ -266,6 +267,112 @@ def test_verify_names_the_damage_goes_on_and_ends_with_one(root: Path) -> None:
     assert [each["ok"] for each in found["checkpoints"]] == [False, False, True, True]
     assert found["checkpoints"][2]["bytes"] > 32_000
     assert document(ckpt("verify", "--json", root, "step_20-2"))["ok"]
+
+
+# -- diff ------------------------------------------------------------------------------------------------------------
+
+
+def test_diff_of_two_steps(root: Path) -> None:
+    told = [line.split() for line in lines(ckpt("diff", root, "10", "30"))]
+    assert told[0] == ["step", "10", "of", "job", "gpt", "→", "step", "30", "of", "job", "gpt"]
+    assert ["~", "model/bias", "bfloat16[8]", "16", "B", "16", "B"] in told
+    assert ["~", "step", "10", "30"] in told
+    summary, places = lines(ckpt("diff", root, "10", "30"))[-2:]
+    assert summary == "1 tensor changed (16 B); 3 tensors same (32.0 KiB); 2 values differ"
+    assert places == "step_30 holds 16 B itself, and refers to 32.0 KiB in step_10"
+
+
+def test_diff_as_json_with_the_latest_and_with_an_exit_code(root: Path) -> None:
+    found = document(ckpt("diff", "--json", "--exit-code", root, "step_20"), code=1)
+    assert (found["before"]["folder"], found["after"]["folder"], found["differ"]) == ("step_20", "step_30", True)
+    assert found["totals"]["same"] == {"tensors": 3, "bytes": 32768}
+    assert found["lies_in"] == {"step_10": 32768, "step_30": 16}
+    assert found["tensors"][1] == {
+        "name": "model/head.weight",
+        "rank": 0,
+        "what": "same",
+        "before": "float32[64, 64]",
+        "after": "float32[64, 64]",
+        "bytes": 16384,
+        "changed_bytes": 0,
+        "tied": True,
+    }
+    assert {"name": "step", "rank": 0, "what": "changed", "before": 20, "after": 30} in found["values"]
+    assert not document(ckpt("diff", "--json", "--exit-code", root, "20", "20"))["differ"]
+
+
+def test_diff_of_two_urls(root: Path, tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "elsewhere") as manager:
+        manager.save({"model": {"bias": torch.zeros(9)}}, step=5)
+    told = "\n".join(lines(ckpt("diff", root / "gpt/checkpoints/step_10", tmp_path / "elsewhere")))
+    assert "step 10 of job gpt → step 5 of job default" in told
+    assert "bfloat16[8] → float32[9]" in told
+    assert "3 tensors removed" in told
+    assert "no committed checkpoint 99" in refusal(ckpt("diff", root, "10", "99"))
+
+
+# -- cp --------------------------------------------------------------------------------------------------------------
+
+
+def test_cp_makes_a_whole_copy_of_one(root: Path, tmp_path: Path) -> None:
+    told = ckpt("cp", root, tmp_path / "copy")
+    copied, where = lines(told)
+    assert copied.startswith("copied step 30: 32.0 KiB in ")
+    assert where == f"in {(tmp_path / 'copy/gpt/checkpoints').as_uri()}"
+    assert told.stderr == b""
+    (found,) = document(ckpt("ls", "--json", tmp_path / "copy"))["checkpoints"]
+    assert (found["step"], found["referred_bytes"], found["term"]) == (30, 0, 0)
+    with CheckpointManager(tmp_path / "copy", job_id="gpt") as manager:
+        assert torch.equal(manager.load()["model"]["bias"], torch.full((8,), 30).bfloat16())
+    compared = ["diff", "--exit-code", root / "gpt/checkpoints/step_30", tmp_path / "copy"]
+    assert lines(ckpt(*compared))[-1] == "4 tensors same (32.0 KiB); 0 values differ"
+
+
+def test_cp_all_copies_the_line_and_goes_on_where_it_was(root: Path, tmp_path: Path) -> None:
+    lines(ckpt("cp", root, tmp_path / "copy", "--step", "20", "--to-job", "new"))
+    told = lines(ckpt("cp", "--all", root, tmp_path / "copy/new"))
+    assert [line.partition(":")[0] for line in told[:-1]] == [
+        "copied step 10",
+        "step 20-2 is there already",
+        "copied step 30",
+    ]
+    found = document(ckpt("ls", "--json", tmp_path / "copy"))
+    assert (found["job"], [each["step"] for each in found["checkpoints"]]) == ("new", [10, 20, 30])
+    assert document(ckpt("verify", "--all", "--json", tmp_path / "copy"))["ok"]
+
+
+def test_cp_refuses_what_makes_no_sense(root: Path, tmp_path: Path) -> None:
+    lines(ckpt("cp", root, tmp_path / "copy", "--step", "step_20"))
+    assert "step 20 is committed already" in refusal(ckpt("cp", root, tmp_path / "copy", "--step", "20"))
+    assert "--step or --all" in refusal(ckpt("cp", "--all", "--step", "20", root, tmp_path / "copy"))
+    assert "ends with this command" in refusal(ckpt("cp", root, "memory://x"))
+    assert "is one checkpoint" in refusal(ckpt("cp", root, tmp_path / "copy/gpt/checkpoints/step_20"))
+    damage(the_file(root, "step_30", ".safetensors"))
+    assert "is damaged: tensor 'model/bias'" in refusal(ckpt("cp", root, tmp_path / "copy"))
+    assert [each["step"] for each in document(ckpt("ls", "--json", tmp_path / "copy"))["checkpoints"]] == [20]
+
+
+def test_cp_of_many_tells_what_was_copied_before_it_failed(root: Path, tmp_path: Path) -> None:
+    damage(the_file(root, "step_30", ".safetensors"))
+    told = ckpt("cp", "--all", root, tmp_path / "copy")
+    assert told.returncode == 2
+    first, second, error = told.stderr.decode().splitlines()
+    assert (first[:14], second[:16]) == ("copied step 10", "copied step 20-2")
+    assert error.startswith("error: ")
+
+
+def test_cp_that_is_told_to_stop_leaves_nothing_half(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path / "root") as manager:
+        manager.save(bytes(300 << 20), step=1)
+    command = [STRATA, "ckpt", "cp", tmp_path / "root", tmp_path / "copy"]
+    copying = subprocess.Popen(command, stderr=subprocess.PIPE)
+    while not list((tmp_path / "copy").glob(".strata-tmp/*.part")) and copying.poll() is None:
+        time.sleep(0.01)
+    copying.terminate()
+    _, said = copying.communicate(timeout=60)
+    assert (copying.returncode, said) == (130, b"interrupted\n")
+    assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.name != "lock"]
+    lines(ckpt("cp", tmp_path / "root", tmp_path / "copy"))
 
 
 # -- rm, pin, unpin --------------------------------------------------------------------------------------------------

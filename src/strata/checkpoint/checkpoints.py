@@ -164,10 +164,13 @@ class Checkpoints:
 
         Only the newest writer may, and not while it writes. What somebody reads stays until the next time.
         """
-        keep = await being_read(self.store)  # first: who has read since may have referred to it, which shows in what is
+        there = [path async for path in self.store.paths()]
+        # In this order. Whoever writes beside the job marks a folder before there is a file in it; and whoever takes a
+        # mark away has committed by then what is needed.
+        keep = await being_read(self.store)
         needed = await self._needed()
         gone = []
-        async for path in self.store.paths():
+        for path in there:
             name = path.partition("/")[0]
             if folder_named(name) is None or name in keep or (names is not None and name not in names):
                 continue

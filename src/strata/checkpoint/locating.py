@@ -88,7 +88,7 @@ def _only(jobs: list[str], url: str) -> str:
     if not jobs:
         raise NotFound(f"there are no checkpoints at {url}")
     if len(jobs) > 1:
-        raise InvalidInput(f"{url} holds the checkpoints of several jobs, {_some(jobs)}: say which")
+        raise InvalidInput(f"{url} holds the checkpoints of several jobs, {_some(jobs)}: say which, with --job")
     return jobs[0]
 
 

@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 
@@ -42,17 +42,25 @@ async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
         names = sorted({folder.name, *folders_of((await store.metadata(folder)).references)})
     except ObjectNotFound:
         raise _gone(store, folder) from None
-    key = store.key(READERS, f"{secrets.token_hex(8)}.json")
-    try:
-        await _put(store, key, names)
-    except StorageError as error:
-        logger.debug("reading %s without a mark: %s", folder.name, error)
-        yield
-        return
-    renewing = asyncio.ensure_future(_renew(store, key, names))
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(claimed(store, names))
+        except StorageError as error:
+            logger.debug("reading %s without a mark: %s", folder.name, error)
+            yield
+            return
         if not await store.is_committed(folder):
             raise _gone(store, folder)
+        yield
+
+
+@asynccontextmanager
+async def claimed(store: Store, names: list[str]) -> AsyncIterator[None]:
+    """While this lasts nobody deletes files of these folders, though nothing in them may be committed yet."""
+    key = store.key(READERS, f"{secrets.token_hex(8)}.json")
+    await _put(store, key, names)
+    renewing = asyncio.ensure_future(_renew(store, key, names))
+    try:
         yield
     finally:
         renewing.cancel()

@@ -31,7 +31,7 @@ def test_a_root_with_one_job_is_that_job(tmp_path: Path) -> None:
 
 def test_of_several_jobs_one_must_be_said(tmp_path: Path) -> None:
     save(tmp_path, "gpt", "bert")
-    with pytest.raises(InvalidInput, match=r"several jobs, bert, gpt: say which"):
+    with pytest.raises(InvalidInput, match=r"several jobs, bert, gpt: say which, with --job"):
         place(tmp_path)
     assert place(tmp_path, "bert").job == "bert"
     assert place(tmp_path, None, "gpt").job == "gpt"

@@ -1,0 +1,205 @@
+"""How two checkpoints differ, by the digests in their manifests: no tensor is read.
+
+Tensors are compared chunk by chunk under their names, plain values under theirs; so two checkpoints of any jobs, in any
+storages, can be compared.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.frameworks.base import span
+from strata.checkpoint.loading import names_of
+from strata.checkpoint.manifest import Chunk, Metadata, Part, Tensor, Tied
+from strata.checkpoint.saving import TREE
+from strata.checkpoint.skeleton import plain_values
+from strata.checkpoint.store import Folder, Store
+
+ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
+
+Key: TypeAlias = tuple[int, str]
+"""A rank and a name."""
+T = TypeVar("T")
+
+
+class Contents(NamedTuple):
+    """What the manifests of a checkpoint say."""
+
+    folder: Folder
+    metadata: Metadata
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorChange:
+    """One array. `before` and `after` are its type and shape, as `float32[2, 3]`; None where it is not."""
+
+    name: str
+    rank: int
+    what: str
+    before: str | None
+    after: str | None
+    bytes: int
+    changed_bytes: int
+    is_tied: bool = False
+    """Under this name it is stored a second time only in words: its bytes are counted elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """One plain value that differs, as the skeletons have it; None where it is not."""
+
+    name: str
+    rank: int
+    what: str
+    before: Any
+    after: Any
+
+
+@dataclass(slots=True)
+class Differences:
+    """From one checkpoint to another."""
+
+    tensors: list[TensorChange] = field(default_factory=list)
+    values: list[ValueChange] = field(default_factory=list)
+    lies_in: dict[str, int] = field(default_factory=dict)
+    """In whose folders how many of the later one's bytes lie: its own, and those it refers to."""
+
+    def __bool__(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.values) or any(each.what != SAME for each in self.tensors)
+
+    def count(self, what: str) -> int:
+        return sum(each.what == what for each in self.tensors)
+
+    def bytes(self, what: str) -> int:
+        """Of those; of changed ones, what changed in them."""
+        sizes = (each.changed_bytes if what == CHANGED else each.bytes for each in self._stored(what))
+        return sum(sizes)
+
+    def _stored(self, what: str) -> list[TensorChange]:
+        return [each for each in self.tensors if each.what == what and not each.is_tied]
+
+
+async def read_contents(store: Store, folder: Folder) -> Contents:
+    metadata = await store.metadata(folder)
+    return Contents(folder, metadata, [await store.part(reference) for reference in metadata.parts])
+
+
+def compare(before: Contents, after: Contents) -> Differences:
+    """Pure."""
+    found = Differences(lies_in=_lies_in(after))
+    tensors = _arrays(before), _arrays(after)
+    for key in _keys(*tensors):
+        found.tensors.append(_tensor_change(key, tensors[0].get(key), tensors[1].get(key)))
+    values = _values(before), _values(after)
+    for key in _keys(*values):
+        change = _value_change(key, *values)
+        if change is not None:
+            found.values.append(change)
+    return found
+
+
+def _keys(before: Mapping[Key, T], after: Mapping[Key, T]) -> list[Key]:
+    """In the order of the later one, then those that are gone."""
+    return [*after, *(key for key in before if key not in after)]
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------
+
+
+class _Array(NamedTuple):
+    """An array as it is stored: bytes `first` to `last` of a tensor's chunks, lying in them in this way."""
+
+    told: str
+    size: int
+    chunks: list[Chunk]
+    first: int
+    last: int
+    layout: tuple[int, tuple[int, ...]] | None
+    is_tied: bool
+
+
+def _arrays(contents: Contents) -> dict[Key, _Array]:
+    return {
+        (part.rank, name): _array(part, leaf)
+        for part in contents.parts
+        for name, leaf in zip(names_of(part), part.leaves, strict=True)
+    }
+
+
+def _array(part: Part, leaf: int | Tied) -> _Array:
+    tensor: Tensor = part.tensors[leaf.tensor if isinstance(leaf, Tied) else leaf]
+    if not isinstance(leaf, Tied) or leaf.offset is None:
+        size = sum(chunk.size for chunk in tensor.chunks)
+        return _Array(_told(tensor), size, tensor.chunks, 0, size, None, isinstance(leaf, Tied))
+    item = dtype_of(leaf.dtype).bytes
+    low, high = span(leaf.shape, leaf.strides, item)
+    size = item * prod(leaf.shape)
+    layout = (leaf.offset, leaf.strides)
+    return _Array(_told(leaf), size, tensor.chunks, leaf.offset + low, leaf.offset + high, layout, False)
+
+
+def _told(array: Tensor | Tied) -> str:
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _tensor_change(key: Key, old: _Array | None, new: _Array | None) -> TensorChange:
+    rank, name = key
+    if new is None:
+        assert old is not None
+        return TensorChange(name, rank, REMOVED, old.told, None, old.size, old.size, old.is_tied)
+    if old is None:
+        return TensorChange(name, rank, ADDED, None, new.told, new.size, new.size, new.is_tied)
+    changed = _changed_bytes(old, new)
+    what = SAME if old.told == new.told and not changed else CHANGED
+    return TensorChange(name, rank, what, old.told, new.told, new.size, changed, new.is_tied)
+
+
+def _changed_bytes(old: _Array, new: _Array) -> int:
+    """All of it where the chunks are not cut alike: then nobody knows without reading."""
+    cuts = [chunk.size for chunk in new.chunks]
+    if old.layout != new.layout or old.size != new.size or [chunk.size for chunk in old.chunks] != cuts:
+        return new.size
+    changed = 0
+    for end, before, after in zip(accumulate(cuts), old.chunks, new.chunks, strict=True):
+        if before.digest != after.digest and end > new.first and end - after.size < new.last:
+            changed += after.size
+    return min(changed, new.size)
+
+
+def _lies_in(contents: Contents) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for part in contents.parts:
+        folders = [file.path.partition("/")[0] for file in part.files]
+        for tensor in part.tensors:
+            for chunk in tensor.chunks:
+                found[folders[chunk.file]] += chunk.size
+    return dict(found.most_common())
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def _values(contents: Contents) -> dict[Key, Any]:
+    return {
+        (part.rank, name): node
+        for part in contents.parts
+        if part.kind == TREE
+        for name, node in plain_values(part.skeleton).items()
+    }
+
+
+def _value_change(key: Key, before: Mapping[Key, Any], after: Mapping[Key, Any]) -> ValueChange | None:
+    rank, name = key
+    if key not in before or key not in after:
+        what = ADDED if key in after else REMOVED
+        return ValueChange(name, rank, what, before.get(key), after.get(key))
+    old, new = before[key], after[key]
+    if (type(old), old) == (type(new), new):
+        return None
+    return ValueChange(name, rank, CHANGED, old, new)
