@@ -107,7 +107,7 @@ def _reads(storage: LocalStorage, source: Block, loop: asyncio.Runner) -> Table:
             loop.run(dropped(storage.read(path)))
 
         def read_cold(path: str = path) -> None:
-            _forget(storage.root / path)
+            forget(storage.root / path)
             loop.run(dropped(storage.read(path)))
 
         turns = take_turns({"from the disk": read_cold, "from the page cache": read}, rounds)
@@ -115,7 +115,7 @@ def _reads(storage: LocalStorage, source: Block, loop: asyncio.Runner) -> Table:
     return Table("Local read", rows)
 
 
-def _forget(file: Path) -> None:
+def forget(file: Path) -> None:
     """Out of the page cache, as far as the kernel agrees."""
     if hasattr(os, "posix_fadvise"):
         fd = os.open(file, os.O_RDONLY)

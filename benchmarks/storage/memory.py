@@ -44,13 +44,14 @@ async def _stream(endpoint: str, size: int) -> int:
     piece = source_bytes(PIECE_BYTES)
     async with strata_storage(Server(endpoint, "bucket", "key", "secret"), OPTIONS) as storage:
         await storage.write("first", piece)
-        before = _bytes("VmRSS")
+        before = status_bytes("VmRSS")
         async with storage.open_writer("large") as writer:
             for _ in range(size // PIECE_BYTES):
                 await writer.write(piece)
-    return _bytes("VmHWM") - before
+    return status_bytes("VmHWM") - before
 
 
-def _bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
+    """What the system says of this process, such as VmRSS."""
     lines = STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -21,23 +21,29 @@ class Turn(NamedTuple):
 Turns: TypeAlias = dict[str, list[Turn]]
 
 
-def take_turns(contenders: Contenders, rounds: int) -> Turns:
+def nothing() -> None:
+    """Is to be done."""
+
+
+def take_turns(contenders: Contenders, rounds: int, between: Callable[[], object] = nothing) -> Turns:
     """Each once in every round, in an order that moves on, so that nobody always follows the same one.
 
-    The first round only warms up: connections, threads and memory are made in it.
+    The first round only warms up: connections, threads and memory are made in it. What must be done `between` turns,
+    such as to wait for what goes on behind, is counted for nobody.
     """
     names = list(contenders)
     turns: Turns = {name: [] for name in names}
     for number in range(rounds + 1):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            turn = _timed(contenders[name])
+            turn = timed(contenders[name])
+            between()
             if number:
                 turns[name].append(turn)
     return turns
 
 
-def _timed(act: Callable[[], object]) -> Turn:
+def timed(act: Callable[[], object]) -> Turn:
     cpu, began = _cpu_seconds(), time.perf_counter()
     result = act()
     turn = Turn(time.perf_counter() - began, _cpu_seconds() - cpu)
@@ -60,6 +66,18 @@ def ratio(what: str, turns: list[Turn], beside: list[Turn], *, target: float | N
     """How many times as fast, round by round: what slows the machine down slows both."""
     ratios = [other.seconds / own.seconds for own, other in zip(turns, beside, strict=True)]
     return Row(what, statistics.median(ratios), max(ratios), "", target, at_least=True)
+
+
+def times(what: str, turns: list[Turn], beside: list[Turn], *, target: float | None = None) -> Row:
+    """How many times as long, round by round, of which there should be at most so many."""
+    ratios = [own.seconds / other.seconds for own, other in zip(turns, beside, strict=True)]
+    return Row(what, statistics.median(ratios), min(ratios), "", target)
+
+
+def taken(what: str, turns: list[Turn], *, target: float | None = None) -> Row:
+    """In milliseconds."""
+    each = [turn.seconds * 1000 for turn in turns]
+    return Row(what, statistics.median(each), min(each), "ms", target)
 
 
 def cpu(what: str, turns: list[Turn], size: int, *, target: float | None = None) -> Row:
