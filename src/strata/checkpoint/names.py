@@ -4,6 +4,7 @@ A name is readable, unique, and safe in a file's header; `keys=` patterns and er
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 ROOT = "%"
@@ -37,8 +38,22 @@ class Names:
         self._taken: set[str] = set()
 
     def give(self, wanted: str) -> str:
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}%{number}", number + 1
-        self._taken.add(name)
-        return name
+        taken = self._taken
+        if wanted not in taken:
+            taken.add(wanted)
+            return wanted
+        number = 2
+        while f"{wanted}%{number}" in taken:
+            number += 1
+        return self.give(f"{wanted}%{number}")
+
+    def give_all(self, name: str, keys: Mapping[str, object]) -> list[str] | None:
+        """To what lies under all these keys of what is called so; None where that must be done one by one, since a key
+        is escaped or a name is taken."""
+        if "" in keys or _RESERVED in keys or _ESCAPED.search("".join(keys)):
+            return None
+        wanted = [f"{name}/{key}" for key in keys] if name else list(keys)
+        if not self._taken.isdisjoint(wanted):
+            return None
+        self._taken.update(wanted)
+        return wanted

@@ -26,6 +26,8 @@ class _Pruning:
         kind = next(iter(node)) if isinstance(node, dict) else ""
         if kind in ARRAYS:
             return node if self._wants_array(node[kind]) else _NOTHING
+        if kind == "arrays":
+            return self._arrays(node)
         if kind == "dict":
             return self._dict(node, name)
         if kind == "items":
@@ -37,6 +39,18 @@ class _Pruning:
             found = self._list(node["values"], name, node["fields"])
             return _NOTHING if found is _NOTHING else {**node, "values": found}
         return node if self._wants_value(name) else _NOTHING
+
+    def _arrays(self, node: Node) -> Any:
+        """One by one, if not all of them are wanted: they are numbered in order only while they are together."""
+        numbered = dict(enumerate(node["arrays"], node["from"]))
+        kept = [number for number in numbered if self._wants_array(number)]
+        if len(kept) == len(numbered):
+            return node
+        if not kept:
+            return _NOTHING
+        if "as" in node:
+            return {"items": [[numbered[number], {node["of"]: number}] for number in kept], "as": node["as"]}
+        return {"dict": {numbered[number]: {node["of"]: number} for number in kept}}
 
     def _dict(self, node: Node, name: str) -> Any:
         kept = {key: self.node(value, below(name, key)) for key, value in node["dict"].items()}

@@ -1,8 +1,8 @@
 """A state as a skeleton and its arrays: what is small and plain goes into the manifest, what is large into files.
 
 The skeleton is JSON. Scalars and lists stand for themselves; everything else is an object whose first key says what it
-is: `{"dict": …}`, `{"tuple": …}`, `{"torch": 7}` for the seventh array. Nothing in it names code, so nothing can be run
-by loading it.
+is: `{"dict": …}`, `{"tuple": …}`, `{"torch": 7}` for the seventh array. A dict of many of them, numbered in order, is
+`{"arrays": ["a", "b"], "from": 7, "of": "torch"}`. Nothing in it names code, so nothing can be run by loading it.
 
 The law: what comes out is what went in, or it was refused before anything was written, by the name to it.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of
+from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of, known_framework
 from strata.checkpoint.names import ROOT, Names, below
 from strata.errors import InvalidInput, Unstorable
 
@@ -46,7 +46,7 @@ class Flat(NamedTuple):
 
 def flatten(state: Any, *, template: bool = False) -> Flat:
     """Raises Unstorable, naming the places of what cannot be stored. The arrays of a template need no data."""
-    walk = _Walk(_outlined if template else _described)
+    walk = _Walk(template)
     skeleton = walk.node(state, "")
     if walk.problems:
         told = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
@@ -63,24 +63,25 @@ def unflatten(skeleton: Node, array: Callable[[int, str], Any]) -> Any:
 # -- taking apart ----------------------------------------------------------------------------------------------------
 
 
-def _described(framework: Framework, value: Any) -> Described:
-    return framework.describe(value)
-
-
-def _outlined(framework: Framework, value: Any) -> Described:
-    return Described(*framework.outline(value), 0)
-
-
 class _Walk:
-    def __init__(self, describe: Callable[[Framework, Any], Described]) -> None:
-        self._describe = describe
+    def __init__(self, template: bool) -> None:
+        self._template = template
         self.leaves: list[Leaf] = []
         self.problems: list[tuple[str, str]] = []
         self._names = Names()
         self._above: set[int] = set()
 
     def node(self, value: Any, name: str) -> Node:
+        """Arrays first, since there are most of them."""
         kind = type(value)
+        framework = known_framework(kind)
+        try:
+            return self._other(value, kind, name) if framework is None else self._array(framework, value, name)
+        except Unstorable as problem:
+            self.problems.append((name, str(problem)))
+            return None
+
+    def _other(self, value: Any, kind: type, name: str) -> Node:
         if value is None or kind is bool or (kind is str and _is_text(value)):
             return value
         if kind is int:
@@ -90,11 +91,7 @@ class _Walk:
         container = _CONTAINERS.get(kind)
         if container is not None or (isinstance(value, tuple) and hasattr(kind, "_fields")):
             return self._inside(container or _Walk._named, value, name)
-        try:
-            return self._leaf(value, kind, name)
-        except Unstorable as problem:
-            self.problems.append((name, str(problem)))
-            return None
+        return self._leaf(value, kind, name)
 
     def _inside(self, container: "Callable[[_Walk, Any, str], Node]", value: Any, name: str) -> Node:
         if id(value) in self._above:
@@ -127,11 +124,34 @@ class _Walk:
         raise Unstorable(f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {_advice(value)}")
 
     def _array(self, framework: Framework, value: Any, name: str) -> dict[str, Any]:
-        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, self._describe(framework, value)))
-        node: dict[str, Any] = {framework.name: len(self.leaves) - 1}
-        if framework.name == "torch" and type(value).__name__ == "Parameter":
+        node: dict[str, Any] = {framework.name: len(self.leaves)}
+        described = self._describe(framework)(value)
+        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, described))
+        if type(value).__name__ == "Parameter" and framework.name == "torch":
             node["parameter"] = "trained" if value.requires_grad else "frozen"
         return node
+
+    def _describe(self, framework: Framework) -> Callable[[Any], Described]:
+        if self._template:
+            return lambda value: Described(*framework.outline(value), 0)
+        return framework.describe
+
+    def _arrays(self, value: dict[str, Any], name: str) -> Node | None:
+        """A dict of nothing but arrays of one type, which are taken all at once; None for any other."""
+        kinds = set(map(type, value.values()))
+        if len(kinds) != 1 or next(iter(kinds)).__name__ == "Parameter":  # of which more must be told
+            return None
+        framework = framework_of(next(iter(value.values())))
+        names = None if framework is None else self._names.give_all(name, value)
+        if framework is None or names is None:
+            return None
+        first, describe = len(self.leaves), self._describe(framework)
+        for each_name, each in zip(names, value.values(), strict=True):
+            try:
+                self.leaves.append(Leaf(each_name, each, framework, describe(each)))
+            except Unstorable as problem:
+                self.problems.append((each_name, str(problem)))
+        return {"arrays": list(value), "from": first, "of": framework.name}
 
     def _list(self, value: Any, name: str) -> Node:
         return [self.node(each, below(name, place)) for place, each in enumerate(value)]
@@ -155,9 +175,14 @@ class _Walk:
         }
 
     def _dict(self, value: Any, name: str) -> Node:
-        if all(type(key) is str and _is_text(key) for key in value):
-            return {"dict": {key: self.node(each, below(name, key)) for key, each in value.items()}}
-        return {"items": self._items(value, name)}
+        if not _has_texts(value):
+            return {"items": self._items(value, name)}
+        arrays = self._arrays(value, name)
+        return arrays or {"dict": {key: self.node(each, below(name, key)) for key, each in value.items()}}
+
+    def _ordered_dict(self, value: Any, name: str) -> Node:
+        arrays = self._arrays(value, name) if _has_texts(value) else None
+        return self._special_dict(value, name) if arrays is None else arrays | {"as": "OrderedDict"}
 
     def _items(self, value: Any, name: str) -> Node:
         made = []
@@ -183,7 +208,7 @@ _CONTAINERS: dict[type, Callable[[_Walk, Any, str], Node]] = {
     dict: _Walk._dict,
     list: _Walk._list,
     tuple: _Walk._tuple,
-    OrderedDict: _Walk._special_dict,
+    OrderedDict: _Walk._ordered_dict,
     Counter: _Walk._special_dict,
     defaultdict: _Walk._special_dict,
     set: _Walk._set,
@@ -209,6 +234,11 @@ def _is_key(key: object) -> bool:
     if type(key) is tuple:
         return all(map(_is_key, key))
     return key is None or type(key) in (int, float, bool) or (type(key) is str and _is_text(key))
+
+
+def _has_texts(keys: Iterable[Any]) -> bool:
+    """Whether all of them are."""
+    return set(map(type, keys)) <= {str} and _is_text("".join(keys))
 
 
 def _is_text(value: str) -> bool:
@@ -278,6 +308,11 @@ class _Build:
     def _dict(self, node: Node) -> Any:
         return {key: self.value(each) for key, each in node["dict"].items()}
 
+    def _arrays(self, node: Node) -> Any:
+        package = node["of"]
+        found = {key: self._array(number, package) for number, key in enumerate(node["arrays"], node["from"])}
+        return OrderedDict(found) if "as" in node else found
+
     def _items(self, node: Node) -> Any:
         pairs = [(self.value(key), self.value(each)) for key, each in node["items"]]
         kind = node.get("as", "dict")
@@ -332,6 +367,7 @@ ARRAYS = ("numpy", "torch", "jax", "tensorflow", "bytes", "bytearray", "scalar")
 
 _MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
     "dict": _Build._dict,
+    "arrays": _Build._arrays,
     "items": _Build._items,
     "tuple": lambda build, node: tuple(build._values(node["tuple"])),
     "named": _Build._named,
@@ -362,6 +398,8 @@ def package_of(skeleton: Node, number: int) -> str:
             left += node
         elif isinstance(node, dict):
             kind = next(iter(node), "")
+            if kind == "arrays" and 0 <= number - node["from"] < len(node["arrays"]):
+                return str(node["of"])
             if kind in ARRAYS and node[kind] == number:
                 return kind if kind not in ("bytes", "bytearray", "scalar") else "numpy"
             left += node.values()

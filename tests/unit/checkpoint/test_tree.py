@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint.frameworks import framework_named
+from strata.checkpoint.pruning import pruned
 from strata.checkpoint.tree import flatten, unflatten
 from strata.errors import InvalidInput, Unstorable
 from tests.unit.checkpoint.states import assert_same
@@ -208,3 +209,48 @@ def test_a_skeleton_from_the_future_is_refused() -> None:
 def test_a_name_that_is_none_cannot_smuggle_code_in() -> None:
     node = {"named": "x); import os #", "fields": ["__class__", "def", "1"], "values": [1, 2, 3]}
     assert tuple(unflatten(node, lambda number, package: None)) == (1, 2, 3)
+
+
+def ones(*names: str) -> dict[str, torch.Tensor]:
+    return {name: torch.full((2,), float(number)) for number, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+@pytest.mark.parametrize(
+    "names", [("a.b", "c"), ("a/b", "c"), ("", "c"), ("__metadata__", "c"), ("ü", "%"), ("only",), ("3", "4")]
+)
+def test_a_dict_of_nothing_but_arrays_is_one_too(kind: type, names: tuple[str, ...]) -> None:
+    state = {"model": kind(ones(*names)), "again": [kind(ones(*names)), kind(ones(*names))]}
+    assert_same(round_trip(state), state)
+    found = [leaf.name for leaf in flatten(state).leaves]
+    assert len(set(found)) == len(found)
+
+
+def test_many_arrays_take_one_line_of_the_skeleton() -> None:
+    assert flatten({"a": np.ones(1), "m": collections.OrderedDict(ones("x", "y"))}).skeleton == {
+        "dict": {"a": {"numpy": 0}, "m": {"arrays": ["x", "y"], "from": 1, "of": "torch", "as": "OrderedDict"}}
+    }
+
+
+def test_names_that_are_taken_are_not_given_to_many_arrays_either() -> None:
+    leaves = flatten({"m": {0: torch.ones(1), "0": torch.ones(1)}, "m/0": ones("x")}).leaves
+    assert [leaf.name for leaf in leaves] == ["m/0", "m/0%2", "m%2F0/x"]
+    leaves = flatten([{"x": torch.ones(1)}, torch.ones(1)]).leaves
+    assert [leaf.name for leaf in leaves] == ["0/x", "1"]
+    leaves = flatten({1: ones("x"), "1": ones("x")}).leaves
+    assert [leaf.name for leaf in leaves] == ["1/x", "1/x%2"]
+
+
+def test_every_one_of_many_arrays_that_cannot_be_stored_is_named() -> None:
+    state = {"model": {"good": torch.ones(1), "bad": torch.ones(1, device="meta"), "worse": torch.ones(2).to_sparse()}}
+    with pytest.raises(Unstorable, match=r"model/bad: .*meta.*model/worse: .*layout"):
+        flatten(state)
+
+
+@given(st.sets(st.integers(0, 3)), st.booleans())
+def test_some_of_many_arrays_may_be_left_out(wanted: set[int], ordered: bool) -> None:
+    arrays = ones("a", "b", "c", "d")
+    state = {"m": collections.OrderedDict(arrays) if ordered else arrays}
+    left = pruned(flatten(state).skeleton, wanted.__contains__, lambda name: True)
+    expected = type(state["m"])((name, arrays[name]) for n, name in enumerate("abcd") if n in wanted)
+    assert_same(unflatten(left, lambda number, _: arrays["abcd"[number]]), {"m": expected} if wanted else {})

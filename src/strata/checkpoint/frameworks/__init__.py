@@ -4,7 +4,7 @@ None of these packages is imported before the caller has: a value of torch's can
 """
 
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Framework, Layout, Region
-from strata.checkpoint.frameworks.find import framework_named, framework_of
+from strata.checkpoint.frameworks.find import framework_named, framework_of, known_framework
 
 __all__ = [
     "COPIED",
@@ -16,4 +16,5 @@ __all__ = [
     "Region",
     "framework_named",
     "framework_of",
+    "known_framework",
 ]

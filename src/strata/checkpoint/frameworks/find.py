@@ -33,11 +33,13 @@ _MAKERS: dict[str, Callable[[], Framework]] = {"torch": _torch, "jax": _jax, "te
 
 
 _by_type: dict[type, Framework] = {}
+known_framework = _by_type.get
+"""The package whose arrays are of exactly this type, if one of them was met before."""
 
 
 def framework_of(value: object) -> Framework | None:
     """The package whose array this is; None for what is no array."""
-    known = _by_type.get(type(value))
+    known = known_framework(type(value))
     if known is not None:
         return known
     if _NUMPY.owns(value):

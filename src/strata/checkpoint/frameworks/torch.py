@@ -12,6 +12,8 @@ from strata.errors import Unstorable
 
 _NAMES = {getattr(torch, name): name for name in KNOWN if hasattr(torch, name)}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_COMPLEX = {name for name in _DTYPES if name.startswith("complex")}
+_STRIDED = torch.strided
 _PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
 
 
@@ -25,24 +27,23 @@ class TorchArrays:
 
     def describe(self, value: torch.Tensor) -> Described:
         dtype = _NAMES.get(value.dtype)
-        if type(value) not in _PLAIN or dtype is None or value.layout is not torch.strided:
+        if type(value) not in _PLAIN or dtype is None or value.layout is not _STRIDED:
             raise Unstorable(_why_not(value))
-        device = value.device.type
-        if device == "meta":
+        on_host = value.is_cpu
+        if not on_host and value.is_meta:
             raise Unstorable("the tensor is on the device `meta` and has no data: materialise it first")
         shape, size = tuple(value.shape), value.nbytes
-        if not size:
-            return Described(dtype, shape, 0, on_device=device != "cpu")
-        if value.is_neg() or value.is_conj():  # its memory holds other numbers than it does
-            return Described(dtype, shape, size, on_device=device != "cpu")
+        # The memory of one that is negated or conjugated holds other numbers than it does.
+        if not size or value.is_neg() or (dtype in _COMPLEX and value.is_conj()):
+            return Described(dtype, shape, size, on_device=not on_host)
         start = value.data_ptr()
         if value.is_contiguous():
-            return Described(dtype, shape, size, Region(start, start + size), device == "cpu", device != "cpu")
+            return Described(dtype, shape, size, Region(start, start + size), on_host, not on_host)
         item = value.itemsize
         strides = tuple([step * item for step in value.stride()])
         first, last = span(shape, strides, item)
         region = Region(start + first, start + last, strides)
-        return Described(dtype, shape, size, region, False, device != "cpu")
+        return Described(dtype, shape, size, region, False, not on_host)
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         on_gpus: dict[torch.device, list[tuple[torch.Tensor, Block]]] = {}
