@@ -1,14 +1,17 @@
 """A state taken apart, and the plan of its files. What cannot be stored is refused here, before anything is written."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from strata.checkpoint import manifest
 from strata.checkpoint.plan import FilePlan, Wanted, plan_files
 from strata.checkpoint.sources import Source, sources_of
-from strata.checkpoint.ties import Stored, Tied, tie
-from strata.checkpoint.tree import flatten
+from strata.checkpoint.ties import Stored, Tied, apart, tie
+from strata.checkpoint.tree import Leaf, flatten
 from strata.checkpoint.uncollected import uncollected
+
+Outline: TypeAlias = list[tuple[str, str, tuple[int, ...]]]
+"""Name, type and shape of each."""
 
 
 class Prepared(NamedTuple):
@@ -31,20 +34,34 @@ class Prepared(NamedTuple):
 
 
 class Planner:
-    """Takes states apart; the plan of the last one is used again as long as the shapes stay."""
+    """Takes states apart; what was made of the last one is used again as long as the shapes stay."""
 
     def __init__(self) -> None:
-        self._shapes: list[tuple[str, str, tuple[int, ...]]] = []
+        self._outline: Outline = []
+        self._laid_out = _LaidOut([], [], [])
+        self._shapes: Outline = []
         self._files: list[FilePlan] = []
 
     def prepare(self, state: Any) -> Prepared:
         """Raises Unstorable for what cannot be saved, before anything is done."""
         with uncollected():
             flat = flatten(state)
-            stored, tied = tie(flat.leaves)
-            names = [leaf.name for leaf in flat.leaves]
-            sources = sources_of(stored, flat.leaves)
-            return Prepared(flat.skeleton, _leaves(names, tied, stored), stored, sources, self._plan(stored))
+            leaves, stored, files = self._lay_out(flat.leaves)
+            return Prepared(flat.skeleton, leaves, stored, sources_of(stored, flat.leaves), files)
+
+    def _lay_out(self, leaves: Sequence[Leaf]) -> "_LaidOut":
+        """Where nothing shares memory, names, types and shapes are all there is to it."""
+        if not apart(leaves):
+            return self._tied(leaves)
+        outline = [(leaf.name, leaf.described.dtype, leaf.described.shape) for leaf in leaves]
+        if outline != self._outline:
+            self._laid_out = self._tied(leaves)
+            self._outline = outline
+        return self._laid_out
+
+    def _tied(self, leaves: Sequence[Leaf]) -> "_LaidOut":
+        stored, tied = tie(leaves)
+        return _LaidOut(_leaves([leaf.name for leaf in leaves], tied, stored), stored, self._plan(stored))
 
     def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
         shapes = [(each.name, each.dtype, each.shape) for each in stored]
@@ -52,6 +69,12 @@ class Planner:
             wanted = (Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
             self._shapes, self._files = shapes, plan_files(wanted)
         return self._files
+
+
+class _LaidOut(NamedTuple):
+    leaves: list[int | manifest.Tied]
+    stored: list[Stored]
+    files: list[FilePlan]
 
 
 def _leaves(names: Sequence[str], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[int | manifest.Tied]:

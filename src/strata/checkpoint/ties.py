@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Layout, Region
@@ -41,6 +42,15 @@ class Tied(msgspec.Struct, frozen=True, gc=False):
 
     stored: int
     layout: Layout | None = None
+
+
+def apart(leaves: Sequence[Leaf]) -> bool:
+    """Whether no two of these share memory, nor are the same array. True of most states, and soon found out."""
+    regions = [leaf.described.region for leaf in leaves]
+    elsewhere = [id(leaf.value) for leaf, region in zip(leaves, regions, strict=True) if region is None]
+    starts, ends = _bounds([region for region in regions if region is not None])
+    order = np.argsort(starts, kind="stable")
+    return len(set(elsewhere)) == len(elsewhere) and bool((starts[order][1:] >= ends[order][:-1]).all())
 
 
 def tie(leaves: Sequence[Leaf]) -> tuple[list[Stored], list[Tied]]:
@@ -118,8 +128,7 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
     placed = [n for n in numbers if leaves[n].described.region is not None and not leaves[n].described.on_device]
     if len(placed) < 2:
         return {}
-    starts = np.fromiter((_region(leaves[n]).start for n in placed), np.uint64, len(placed))
-    ends = np.fromiter((_region(leaves[n]).end for n in placed), np.uint64, len(placed))
+    starts, ends = _bounds([_region(leaves[n]) for n in placed])
     order = np.argsort(starts, kind="stable")
     reach = np.maximum.accumulate(ends[order])
     begins = np.concatenate(([True], starts[order][1:] >= reach[:-1]))
@@ -136,6 +145,11 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
         cluster = _Cluster(start, end, next(whole, None))
         found.update(dict.fromkeys(members, cluster))
     return found
+
+
+def _bounds(regions: Sequence[Region]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    starts = np.array([region.start for region in regions], np.uint64)
+    return starts, np.array([region.end for region in regions], np.uint64)
 
 
 def _region(leaf: Leaf) -> Region:
