@@ -20,9 +20,10 @@ from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import ChunkReader, Wish, cut
+from strata.checkpoint.skeleton import PACKAGES, array_kinds
 from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.store import Store
-from strata.checkpoint.tree import Leaf, flatten, package_of, unflatten
+from strata.checkpoint.tree import Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
 from strata.errors import CheckpointMismatch, NotFound
 
@@ -153,7 +154,8 @@ class PartLoader:
         dtype, shape = self._described(number)
         whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, index))
         part = np.ascontiguousarray(whole.reshape((*shape, dtype_of(dtype).bytes))[with_bytes(index)])
-        package = framework_named(package_of(self._part.skeleton, number))
+        kind = array_kinds(self._part.skeleton)[number]
+        package = framework_named(kind if kind in PACKAGES else "numpy")
         return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
     async def _whole(self, number: int) -> Block:

@@ -70,6 +70,8 @@ def _inside(node: Node, name: str) -> list[tuple[str, Node]]:
     kind = kind_of(node)
     if kind == "dict":
         return [(below(name, key), each) for key, each in node["dict"].items()]
+    if kind == "arrays":
+        return [(below(name, key), {node["of"]: number}) for number, key in enumerate(node["arrays"], node["from"])]
     if kind == "items":
         return [(below(name, plain_key(key)), each) for key, each in node["items"]]
     if kind in ("tuple", "set", "frozenset"):

@@ -387,20 +387,3 @@ _MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
     "jax": _Build._framework,
     "tensorflow": _Build._framework,
 }
-
-
-def package_of(skeleton: Node, number: int) -> str:
-    """The package whose array it was."""
-    left = [skeleton]
-    while left:
-        node = left.pop()
-        if isinstance(node, list):
-            left += node
-        elif isinstance(node, dict):
-            kind = next(iter(node), "")
-            if kind == "arrays" and 0 <= number - node["from"] < len(node["arrays"]):
-                return str(node["of"])
-            if kind in ARRAYS and node[kind] == number:
-                return kind if kind not in ("bytes", "bytearray", "scalar") else "numpy"
-            left += node.values()
-    raise AssertionError(f"the skeleton has no array {number}")
