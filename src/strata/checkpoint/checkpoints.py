@@ -7,12 +7,14 @@ writer.
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from strata.checkpoint.lineage import read_lineage
 from strata.checkpoint.loading import PartLoader, names_of
 from strata.checkpoint.manifest import METADATA, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
+from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.slices import Index
@@ -109,6 +111,16 @@ class Checkpoints:
             if part.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it has no tensors")
             return await PartLoader(self.store, part, lambda count: None).slice(name, index)
+
+    async def open(self, folder: Folder) -> Opened:
+        """For an object that is loaded into: nobody deletes the checkpoint until it is closed."""
+        async with AsyncExitStack() as mark:
+            await mark.enter_async_context(marked(self.store, folder))
+            part = await self._only_part(folder)
+            if part.kind == BYTES:
+                raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
+            loader = PartLoader(self.store, part, lambda count: None)
+            return Opened(folder, self._where(folder), loader, mark.pop_all())
 
     async def _only_part(self, folder: Folder) -> Part:
         metadata = await self.store.metadata(folder)

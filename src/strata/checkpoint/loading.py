@@ -5,7 +5,7 @@ if a chunk turns out to be damaged the error says so, and the arrays hold a mixt
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,18 +14,19 @@ import numpy as np
 from strata.checkpoint import manifest
 from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named
+from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import ChunkReader, Wish, cut
-from strata.checkpoint.skeleton import PACKAGES, array_kinds
+from strata.checkpoint.skeleton import array_kinds
 from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
+from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
-from strata.checkpoint.tree import Leaf, flatten, unflatten
+from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
-from strata.errors import CheckpointMismatch, NotFound
+from strata.errors import CheckpointMismatch, InvalidInput, NotFound
 
 
 def names_of(part: Part) -> list[str]:
@@ -68,14 +69,13 @@ class PartLoader:
 
         `strictly` is what to call the checkpoint in the error that tells what does not fit; None takes what does.
         """
-        pairs = self._pairs(flatten(state).leaves, rename, report, strictly)
-        given = {number: leaf.value for number, leaf in pairs}
-        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs])
-        return self._tree_with(given)
+        pairs, new = self._pairs(flatten(state).leaves, rename, report, strictly)
+        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs], new)
+        return self._tree_with({number: leaf.value for number, leaf in pairs}, new)
 
     async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
-        pairs = self._pairs(flatten(template, template=True).leaves, rename, report, strictly)
+        pairs, new = self._pairs(flatten(template, template=True).leaves, rename, report, strictly)
         given: dict[int, Any] = {}
         same: dict[Any, int] = {}
         to_fill, to_make = [], []
@@ -88,13 +88,13 @@ class PartLoader:
                 to_make.append((number, leaf))
             else:
                 to_fill.append((number, leaf.framework, given[number]))
-        await self._fill(to_fill, [number for number, _ in to_make])
+        await self._fill(to_fill, [*(number for number, _ in to_make), *new])
         for number, leaf in to_make:
             given[number] = leaf.framework.make_like(leaf.value, self._elements(number))
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
-        return self._tree_with(given)
+        return self._tree_with(given, new)
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
         where = getattr(leaf.value, "device", None)
@@ -102,20 +102,53 @@ class PartLoader:
 
     def _pairs(
         self, found: Iterable[Leaf], rename: Callable[[str], str], report: LoadReport, strictly: str | None
-    ) -> list[tuple[int, Leaf]]:
-        """Which array of the checkpoint goes where. Nothing is changed or made if anything does not fit."""
+    ) -> tuple[list[tuple[int, Leaf]], list[int]]:
+        """Which array of the checkpoint goes where, and which are no arrays here. CheckpointMismatch if anything does
+        not fit, with nothing changed or made."""
         leaves = {leaf.name: leaf for leaf in found}
         names = [rename(name) for name in names_of(self._part)]
         pairs = self._fitting(names, leaves, report)
-        if strictly is not None and report:
-            raise CheckpointMismatch(
-                f"{strictly} does not fit what it is loaded into: {report}. Load with strict=False to take the rest"
-            )
-        return pairs
+        values = self._values()
+        own = self._sound([pair for pair in pairs if pair[0] not in values], report)
+        _check(report, strictly)
+        return own, [number for number, _ in pairs if number in values]
 
-    async def _fill(self, targets: Sequence[tuple[int, Framework, Any]], also: Sequence[int] = ()) -> None:
+    def _tree_with(self, given: Mapping[int, Any], new: Iterable[int]) -> Any:
+        """The checkpoint's, with these arrays and values."""
+        placed = {**given, **dict.fromkeys(new, NOT_INSTEAD)}
+        skeleton = self._part.skeleton
+        if len(placed) < len(self._part.leaves):
+            skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
+        return unflatten(skeleton, self._array, lambda number, _: placed[number])
+
+    def outline(self, rename: Callable[[str], str], report: LoadReport) -> Outline:
+        """What there is, before any of it is read."""
+        names, arrays = names_of(self._part), {}
+
+        def outlined(number: int, kind: str) -> ArraySpec:
+            found = ArraySpec(names[number], *self._described(number), self._tensor(number), kind)
+            arrays[number] = found
+            return found
+
+        tree = unflatten(self._part.skeleton, self._array, outlined)
+        return Outline(tree, list(arrays.values()), rename, report)
+
+    async def fill(self, targets: Mapping[str, Any], report: LoadReport, strictly: str | None) -> Any:
+        """Fill these arrays, by name in the checkpoint, and make a new one for each None. Gives the checkpoint's tree:
+        None is in the place of arrays that are not named here, or do not fit."""
+        wanted = [(number, name) for number, name in enumerate(names_of(self._part)) if name in targets]
+        own = [(number, _leaf(name, targets[name])) for number, name in wanted if targets[name] is not None]
+        pairs = self._sound(own, report)
+        _check(report, strictly)
+        new = [number for number, name in wanted if targets[name] is None]
+        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs], new)
+        given = {number: leaf.value for number, leaf in pairs}
+        made = dict.fromkeys(new, NOT_INSTEAD)
+        return unflatten(self._part.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
+
+    async def _fill(self, targets: Sequence[tuple[int, Framework, Any]], new: Sequence[int] = ()) -> None:
         """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
-        where they lie in some other way. `also` is read into our own memory, and stays there."""
+        where they lie in some other way. What is `new` is read into our own memory, for `_array` to use."""
         blocks: dict[int, Block] = {}
         on_devices: dict[int, OnDevice] = {}
         later: list[tuple[Framework, Any, int]] = []
@@ -131,7 +164,7 @@ class PartLoader:
             else:
                 later.append((framework, value, number))
         memory = Memory()
-        for number in [*(number for _, _, number in later), *also]:
+        for number in (*(number for _, _, number in later), *new):
             tensor = self._tensor(number)
             if tensor not in blocks:
                 blocks[tensor] = memory.take(self._part.tensors[tensor])
@@ -139,10 +172,6 @@ class PartLoader:
         await to_devices(self._reader, self._part.tensors, on_devices)
         for framework, value, number in later:
             framework.copy_in(value, self._elements(number))
-
-    def _tree_with(self, given: dict[int, Any]) -> Any:
-        skeleton = pruned(self._part.skeleton, given.__contains__, lambda name: True)
-        return unflatten(skeleton, lambda number, _: given[number])
 
     async def slice(self, name: str, index: Index) -> Any:
         """A part of one array, as an array of the package it was saved from."""
@@ -155,7 +184,7 @@ class PartLoader:
         whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, index))
         part = np.ascontiguousarray(whole.reshape((*shape, dtype_of(dtype).bytes))[with_bytes(index)])
         kind = array_kinds(self._part.skeleton)[number]
-        package = framework_named(kind if kind in PACKAGES else "numpy")
+        package = framework_named("numpy" if kind in VALUES else kind)
         return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
     async def _whole(self, number: int) -> Block:
@@ -181,15 +210,37 @@ class PartLoader:
             if leaf is None:
                 report.unexpected.append(name)
                 continue
-            dtype, shape = self._described(number)
-            if (leaf.described.dtype, leaf.described.shape) != (dtype, shape):
-                told = f"{leaf.described.dtype}{list(leaf.described.shape)}"
-                report.mismatched.append(f"{name} ({dtype}{list(shape)} in the checkpoint, {told} here)")
-                continue
             pairs.append((number, leaf))
         there = set(names)
         report.missing += [name for name in leaves if name not in there]
         return pairs
+
+    def _values(self) -> set[int]:
+        """What is stored as an array, and is none."""
+        found: dict[int, str] = {}
+        unflatten(self._part.skeleton, self._array, found.setdefault)
+        return {number for number, kind in found.items() if kind in VALUES}
+
+    def _sound(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
+        """Those of the same type and shape; and of several that are one array here, those that are one there."""
+        found = []
+        firsts: dict[tuple[int, int], tuple[tuple[int, int | None], str]] = {}
+        for number, leaf in pairs:
+            described, stored = leaf.described, self._described(number)
+            if (described.dtype, described.shape) != stored:
+                told = f"{described.dtype}{list(described.shape)}"
+                there = f"{stored[0]}{list(stored[1])}"
+                report.mismatched.append(f"{leaf.name} ({there} in the checkpoint, {told} here)")
+                continue
+            if described.region is not None:
+                place = self._part.leaves[number]
+                whole = (place.tensor, place.offset) if isinstance(place, manifest.Tied) else (place, None)
+                first = firsts.setdefault((described.region.start, described.region.end), (whole, leaf.name))
+                if first[0] != whole:
+                    report.mismatched.append(f"{leaf.name} (one array with {first[1]} here, two in the checkpoint)")
+                    continue
+            found.append((number, leaf))
+        return found
 
     # -- arrays ------------------------------------------------------------------------------------------------------
 
@@ -241,3 +292,17 @@ class PartLoader:
                 for chunk, target in cut(self._part.tensors[number], block)
             ]
         await self._reader.read(wishes)
+
+
+def _leaf(name: str, value: Any) -> Leaf:
+    framework = framework_of(value)
+    if framework is None:
+        raise InvalidInput(f"{name}: a {type(value).__name__} cannot be filled: only an array can")
+    return Leaf(name, value, framework, framework.describe(value))
+
+
+def _check(report: LoadReport, strictly: str | None) -> None:
+    if strictly is not None and report:
+        raise CheckpointMismatch(
+            f"{strictly} does not fit what it is loaded into: {report}. Load with strict=False to take the rest"
+        )

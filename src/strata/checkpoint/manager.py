@@ -16,10 +16,12 @@ from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
+from strata.checkpoint.opened import Opened
 from strata.checkpoint.saver import Saver
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.slices import Index
+from strata.checkpoint.stateful import Plan, is_stateful
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Listener
 from strata.checkpoint.watched import STUCK_SECONDS, watched
@@ -61,12 +63,23 @@ class CheckpointReader:
     ) -> Any:
         """The state of a step, or the latest. An explicit step never falls back to another.
 
-        keys: only tensors whose names match one of these patterns. into: a state whose arrays are filled in place.
-        like: a template, whose arrays need no data; new ones are made, each of its template's package and on its
-        device. rename: names in the checkpoint to names here. strict: whether anything that does not fit is an error;
-        else see `last_load`. timeout: the longest that nothing may come of a call to the storage; the error names it.
+        keys: only tensors whose names match one of these patterns. into: a state whose arrays are filled in place, or
+        an object that takes its state back, such as a TrainState; it is what is returned then. like: a template, whose
+        arrays need no data; new ones are made, each of its template's package and on its device. rename: names in the
+        checkpoint to names here. strict: whether anything that does not fit is an error; else see `last_load`.
+        timeout: the longest that nothing may come of a call to the storage; the error names it.
         """
-        return background.run(self._load(Load(step, keys, into, like, rename, strict), timeout))
+        load = Load(step, keys, into, like, rename, strict)
+        if not is_stateful(into):
+            return background.run(self._load(load, timeout))
+        opened = background.run(self._open(load, timeout))
+        try:
+            plan = opened.plan(into, rename)
+            plan.apply(background.run(self._read(opened, plan, load, timeout)))
+        finally:
+            background.run(opened.close())
+        self._restored(opened)
+        return into
 
     async def load_async(  # noqa: PLR0917  as above
         self,
@@ -78,7 +91,31 @@ class CheckpointReader:
         strict: bool = True,
         timeout: float | None = STUCK_SECONDS,
     ) -> Any:
-        return await _on_loop(self._load(Load(step, keys, into, like, rename, strict), timeout))
+        load = Load(step, keys, into, like, rename, strict)
+        if not is_stateful(into):
+            return await _on_loop(self._load(load, timeout))
+        opened = await _on_loop(self._open(load, timeout))
+        try:
+            plan = opened.plan(into, rename)
+            plan.apply(await _on_loop(self._read(opened, plan, load, timeout)))
+        finally:
+            await _on_loop(opened.close())
+        self._restored(opened)
+        return into
+
+    async def _open(self, load: Load, timeout: float | None) -> Opened:
+        async def work() -> Opened:
+            return await self._checkpoints.open(await self._checkpoints.find(load.step))
+
+        load.check()
+        return await watched(work(), f"loading {self._named(load.step)}", timeout)
+
+    async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
+        return await watched(opened.read(plan, load.strict), f"loading {self._named(load.step)}", timeout)
+
+    def _restored(self, opened: Opened) -> None:
+        self.last_load = opened.report
+        self._loaded(opened.folder.step)
 
     async def _load(self, load: Load, timeout: float | None) -> Any:
         load.check()

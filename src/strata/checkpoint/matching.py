@@ -49,6 +49,8 @@ class LoadReport:
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     mismatched: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Whole parts of the checkpoint that were not asked for: no fault."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to report."""

@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -40,6 +39,7 @@ from strata.checkpoint.saving import (
 )
 from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
 from strata.checkpoint.staging import Stage
+from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
@@ -86,13 +86,12 @@ class Saver:
         self._failures = 0
         self._last_failed: SaveHandle | None = None
         self.history: list[SaveHandle] = []
-        _savers.add(self)
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
 
     def check(self, state: Any) -> Prepared | None:
         """Raises Unstorable for what cannot be saved; gives the plan for what can."""
-        return None if as_bytes(state) is not None else self._planner.prepare(state)
+        return None if as_bytes(state) is not None else self._planner.prepare(tree_of(state))
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""
@@ -116,7 +115,7 @@ class Saver:
         self._check_failures()
         handle = SaveHandle(step)
         data = as_bytes(state)
-        prepared = None if data is not None else self._planner.prepare(state)
+        prepared = None if data is not None else self._planner.prepare(tree_of(state))
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
         handle.report.tensors = len(prepared.stored) if prepared else 1
         with self._turn:
@@ -138,7 +137,10 @@ class Saver:
         return handle
 
     def _start(self, save: "_Save") -> None:
-        self._running = (save.handle, asyncio.run_coroutine_threadsafe(self._save(save), background.loop()))
+        future = asyncio.run_coroutine_threadsafe(self._save(save), background.loop())
+        self._running = (save.handle, future)
+        _unfinished[future] = self._process
+        future.add_done_callback(_unfinished.pop)
 
     def _copy(self, save: "_Save") -> None:
         stage, handle = save.stage, save.handle
@@ -168,7 +170,6 @@ class Saver:
 
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
-        _savers.discard(self)
         try:
             self.wait()
         finally:
@@ -335,16 +336,16 @@ def _finish(stage: Stage, deferred: "Deferred", handle: SaveHandle) -> None:
     handle.staged()
 
 
-_savers: "weakref.WeakSet[Saver]" = weakref.WeakSet()
+_unfinished: "dict[Future[None], int]" = {}
+"""Saves, and the process that they run in, until nothing is left of them, not even the arrays that they held."""
 
 
 @atexit.register
 def _finish_all() -> None:
-    """A save whose handle was dropped is finished before Python ends."""
-    for saver in list(_savers):
-        running = saver._running
-        if running is not None and saver._process == os.getpid():
-            _settled(running[1])
+    """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
+    for future, process in list(_unfinished.items()):
+        if process == os.getpid():
+            _settled(future)
 
 
 def _settled(future: "Future[None]") -> None:

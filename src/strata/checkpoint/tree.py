@@ -26,6 +26,7 @@ EXACT = 2**53
 
 Node: TypeAlias = Any
 """JSON, as `json.loads` gives it."""
+NOT_INSTEAD: Any = object()
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -55,9 +56,14 @@ def flatten(state: Any, *, template: bool = False) -> Flat:
     return Flat(skeleton, walk.leaves)
 
 
-def unflatten(skeleton: Node, array: Callable[[int, str], Any]) -> Any:
-    """The state again. `array` gives the array of a number, made by the named package."""
-    return _Build(array).value(skeleton)
+def unflatten(
+    skeleton: Node, array: Callable[[int, str], Any], instead: Callable[[int, str], Any] = lambda *_: NOT_INSTEAD
+) -> Any:
+    """The state again. `array` gives the array of a number, made by the named package.
+
+    `instead` gives what stands in the place of an array, by its number and what it was, or NOT_INSTEAD.
+    """
+    return _Build(array, instead).value(skeleton)
 
 
 # -- taking apart ----------------------------------------------------------------------------------------------------
@@ -279,6 +285,8 @@ def _advice(value: object) -> str:
         return "a checkpoint holds no code"
     if isinstance(value, dict):
         return "make it a plain dict"
+    if hasattr(value, "strata_state"):
+        return "save it as the whole state, or store its strata_state()"
     if hasattr(value, "state_dict"):
         return "store its state_dict()"
     return "a checkpoint holds arrays, numbers, text, dicts, lists and tuples"
@@ -288,8 +296,8 @@ def _advice(value: object) -> str:
 
 
 class _Build:
-    def __init__(self, array: Callable[[int, str], Any]) -> None:
-        self._array = array
+    def __init__(self, array: Callable[[int, str], Any], instead: Callable[[int, str], Any]) -> None:
+        self._array, self._instead = array, instead
 
     def value(self, node: Node) -> Any:
         if isinstance(node, list):
@@ -297,6 +305,10 @@ class _Build:
         if not isinstance(node, dict):
             return node
         kind = next(iter(node))
+        if kind in ARRAYS:
+            found = self._instead(node[kind], kind)
+            if found is not NOT_INSTEAD:
+                return found
         make = _MAKERS.get(kind)
         if make is None:
             raise InvalidInput(f"the checkpoint holds a {kind!r}, which this version of Strata does not know: upgrade")
@@ -310,7 +322,10 @@ class _Build:
 
     def _arrays(self, node: Node) -> Any:
         package = node["of"]
-        found = {key: self._array(number, package) for number, key in enumerate(node["arrays"], node["from"])}
+        found = {}
+        for number, key in enumerate(node["arrays"], node["from"]):
+            other = self._instead(number, package)
+            found[key] = self._array(number, package) if other is NOT_INSTEAD else other
         return OrderedDict(found) if "as" in node else found
 
     def _items(self, node: Node) -> Any:
@@ -361,7 +376,9 @@ class _Build:
         return torch.device(told) if kind == "torch.device" else torch.Size(told)
 
 
-ARRAYS = ("numpy", "torch", "jax", "tensorflow", "bytes", "bytearray", "scalar")
+VALUES = ("bytes", "bytearray", "scalar")
+"""What is stored as an array, and is none: it cannot be filled."""
+ARRAYS = ("numpy", "torch", "jax", "tensorflow", *VALUES)
 """What stands for an array, by its number."""
 
 

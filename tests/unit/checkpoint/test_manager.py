@@ -204,6 +204,30 @@ def test_what_does_not_fit_is_told_and_nothing_changed(storage: StorageBackend) 
         assert manager.last_load.missing == ["model/extra"]
 
 
+def test_plain_values_are_given_back_beside_arrays_that_are_filled(storage: StorageBackend) -> None:
+    state = {"a": torch.ones(2), "data": b"xyz", "scalar": np.float64(2.0), "empty": {}, "none": []}
+    with CheckpointManager(storage) as manager:
+        manager.save(state, step=1)
+        mine = {"a": torch.zeros(2), "data": b"of another length", "scalar": np.float64(3.0)}
+        assert_same(manager.load(into=mine), state)
+        assert torch.equal(mine["a"], torch.ones(2))  # type: ignore[arg-type]
+
+
+def test_two_arrays_are_not_loaded_into_one(storage: StorageBackend) -> None:
+    mine = torch.zeros(2)
+    with CheckpointManager(storage) as manager:
+        manager.save({"a": torch.ones(2), "b": torch.full((2,), 2.0)}, step=1)
+        with pytest.raises(CheckpointMismatch, match=r"b \(one array with a here, two in the checkpoint\)"):
+            manager.load(into={"a": mine, "b": mine})
+        assert torch.equal(mine, torch.zeros(2))
+        manager.load(into={"a": mine, "b": mine}, strict=False)
+        assert torch.equal(mine, torch.ones(2))
+        one = torch.ones(2)
+        manager.save({"a": one, "b": one}, step=2)
+        manager.load(into={"a": mine, "b": mine})
+        assert torch.equal(mine, one)
+
+
 def test_names_can_be_changed(storage: StorageBackend) -> None:
     mine = {"net": {"weight": torch.zeros(3, 4), "bias": torch.zeros(3).bfloat16()}}
     with CheckpointManager(storage) as manager:
@@ -368,6 +392,35 @@ def test_a_save_whose_handle_is_dropped_is_finished_before_python_ends(tmp_path:
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
     with CheckpointReader(tmp_path) as reader:
         assert reader.list_checkpoints() == [3]
+
+
+SLOW_TO_FREE = """
+import atexit, sys, time
+freed = []
+atexit.register(lambda: print("freed" if freed else "in use"))
+
+import numpy as np
+from strata.checkpoint import CheckpointManager
+
+class Slow(np.ndarray):
+    def __del__(self):
+        time.sleep(0.3)
+        freed.append(self.shape)
+
+class State:
+    def strata_state(self):
+        return {"a": np.ones(5).view(Slow)}
+
+CheckpointManager(sys.argv[1]).save(State(), step=3)
+"""
+
+
+def test_python_does_not_end_while_the_loop_still_holds_arrays(tmp_path: Path) -> None:
+    """Torch's would be freed by a thread that Python has given up, which ends in an abort."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW_TO_FREE, str(tmp_path)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "freed", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
