@@ -1,0 +1,13 @@
+"""For PyTorch. `import strata` does not import torch; this package does.
+
+names          what a tensor is called, whatever the model is wrapped in
+modules        models, and averages of them: filled in place
+optimizers     optimizers, by the names of their parameters
+objects        anything with state_dict and load_state_dict
+rng            generators of random numbers
+train_state    all of it together
+"""
+
+from strata.torch.train_state import TrainState
+
+__all__ = ["TrainState"]
