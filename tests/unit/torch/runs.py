@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
 import torch
-from strata.torch import TrainState
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from strata.torch import TrainState
 
 
 class Counted(nn.Module):
