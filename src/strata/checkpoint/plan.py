@@ -6,9 +6,13 @@ fit into one file is cut into pieces, which are entries of bytes named `name@off
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.manifest import CHUNK_BYTES
@@ -50,7 +54,8 @@ class Placed(NamedTuple):
     at: int
 
 
-class FilePlan(NamedTuple):
+@dataclass(frozen=True)
+class FilePlan:
     """One file: its header, and what comes after it."""
 
     header: bytes
@@ -61,6 +66,23 @@ class FilePlan(NamedTuple):
     def room(self) -> int:
         """In whole blocks, as it lies in memory."""
         return -(-self.size // ALIGNMENT) * ALIGNMENT
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """What is placed, as numbers, for what is done with all of it: tensor, start, where in the file, size."""
+        rows = [(wanted.tensor, wanted.start, at, wanted.size) for wanted, at in self.placed]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+    @cached_property
+    def chunks(self) -> list[tuple[int, int]]:
+        """From where to where in the file each chunk lies, in its order."""
+        found: list[tuple[int, int]] = []
+        for wanted, at in self.placed:
+            if 0 < wanted.size <= CHUNK_BYTES:
+                found.append((at, at + wanted.size))
+            else:
+                found += [(at + start, at + start + size) for start, size in chunks_of(wanted.size)]
+        return found
 
 
 def plan_files(wanted: Iterable[Wanted], file_bytes: int = FILE_BYTES) -> list[FilePlan]:

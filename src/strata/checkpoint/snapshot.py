@@ -9,20 +9,21 @@ it, and the caller waits for the disk, never for more memory.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from strata.checkpoint.frameworks import COPIED, Block, Copying, framework_named
 from strata.checkpoint.plan import ALIGNMENT, FilePlan
-from strata.checkpoint.sources import Elsewhere, HostMemory, Room, Source
+from strata.checkpoint.sources import Elsewhere, Room, Source, copy_many
 from strata.errors import InvalidInput
 
 SEGMENT_BYTES = 32 << 20
 SLOTS_LEAST = 2
 PIECE_BYTES = 4 << 20
 """Copied by one thread before the other has its turn."""
-PIECE_COPIES = 256
 
 
 class Segment(NamedTuple):
@@ -159,15 +160,12 @@ class Snapshot:
     def _fill_at_once(self, sources: Sequence[Source], filled: Callable[[int], None]) -> None:
         for segment in self.segments:
             _put_header(self.files[segment.file], segment, self.memory(segment))
-        work = _Work(
-            _batches(self.files, self.bases, sources), [s.place + s.end - s.start for s in self.segments], filled
-        )
+        ends = [segment.place + segment.end - segment.start for segment in self.segments]
+        work = _Work(_batches(self.files, self.bases, sources, self._room), ends, filled)
 
         def copy_some() -> None:
-            room = self._room
-            for copies in work.turns():
-                for source, start, at, size in copies:
-                    source.read(start, size, room, at)
+            for batch in work.turns():
+                batch.copy()
 
         second = threading.Thread(target=work.guarded(copy_some), name="strata-snapshot", daemon=True)
         second.start()
@@ -186,30 +184,38 @@ class _All(list[Copying]):
             each.hold()
 
 
+class _Batch(NamedTuple):
+    """What one thread copies before the other has its turn: from where to where in the arena it goes."""
+
+    start: int
+    end: int
+    copy: Callable[[], None]
+
+
 class _Work:
     """Batches of copies for two threads, in the order of the arena; what is filled is told in that order too."""
 
-    def __init__(self, batches: Iterator[list[Copy]], ends: list[int], filled: Callable[[int], None]) -> None:
+    def __init__(self, batches: Iterator[_Batch], ends: list[int], filled: Callable[[int], None]) -> None:
         self._batches, self._ends, self._filled = batches, ends, filled
         self._lock = threading.Lock()
         self._begun: dict[int, None] = {}
         self._told = 0
         self._errors: list[BaseException] = []
 
-    def turns(self) -> Iterator[list[Copy]]:
+    def turns(self) -> Iterator[_Batch]:
         while not self._errors:
             with self._lock:
                 batch = next(self._batches, None)
                 if batch is None:
                     return
-                begins = batch[0].at
+                begins = batch.start
                 self._begun[begins] = None
             yield batch
             with self._lock:
                 oldest = next(iter(self._begun))
                 del self._begun[begins]
                 if oldest == begins:  # all before the next oldest is there now
-                    self._tell(next(iter(self._begun), batch[-1].at + batch[-1].size))
+                    self._tell(next(iter(self._begun), batch.end))
 
     def guarded(self, run: Callable[[], None]) -> Callable[[], None]:
         def guard() -> None:
@@ -263,28 +269,39 @@ def _split(
     return now, later
 
 
-def _batches(files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]) -> Iterator[list[Copy]]:
-    """In the order of the arena: neighbouring small copies together, large ones cut."""
-    batch: list[Copy] = []
-    size = 0
-    for file, (source, start, at, length) in _all_copies(files, sources):
-        if source.on_device:
-            continue
-        place = bases[file] + at
-        if length > PIECE_BYTES and type(source) is HostMemory:
-            if batch:
-                yield batch
-                batch, size = [], 0
-            for done in range(0, length, PIECE_BYTES):
-                yield [Copy(source, start + done, place + done, min(PIECE_BYTES, length - done))]
-            continue
-        batch.append(Copy(source, start, place, length))
-        size += length
-        if size >= PIECE_BYTES or len(batch) >= PIECE_COPIES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _batches(
+    files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source], room: Room
+) -> Iterator[_Batch]:
+    """In the order of the arena: neighbouring small copies together, large ones cut. Not those from devices."""
+    addresses = np.array([source.address for source in sources], np.int64)
+    lengths = np.array([source.size for source in sources], np.int64)
+    for number, file in enumerate(files):
+        tensors, starts, places, sizes = file.rows[file.rows[:, 3] > 0].T
+        places = places + bases[number]
+        is_small = (addresses[tensors] != 0) & (sizes <= PIECE_BYTES)
+        assert (starts + sizes <= lengths[tensors]).all()
+        assert (places + sizes <= len(room.block)).all()
+        pieces = np.cumsum(sizes) // PIECE_BYTES
+        cuts = np.flatnonzero(~is_small[1:] | ~is_small[:-1] | (pieces[1:] != pieces[:-1])) + 1
+        for first, last in pairwise([0, *cuts.tolist(), len(sizes)]):
+            if first == last:
+                continue
+            place, size = int(places[first]), int(sizes[first])
+            if is_small[first]:
+                some = slice(first, last)
+                froms = addresses[tensors[some]] + starts[some]
+                copy = partial(copy_many, places[some] + room.address, froms, sizes[some])
+                yield _Batch(place, int(places[last - 1] + sizes[last - 1]), copy)
+            elif not sources[tensors[first]].on_device:
+                yield from _pieces(sources[tensors[first]], int(starts[first]), size, room, place)
+
+
+def _pieces(source: Source, start: int, size: int, room: Room, place: int) -> Iterator[_Batch]:
+    """Of one that is large, or can only be had whole."""
+    most = PIECE_BYTES if source.address else size
+    for done in range(0, size, most):
+        some = min(most, size - done)
+        yield _Batch(place + done, place + done + some, partial(source.read, start + done, some, room, place + done))
 
 
 def _put_header(file: FilePlan, segment: Segment, memory: Block) -> None:

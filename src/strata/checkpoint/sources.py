@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strata.checkpoint.frameworks import Block, Framework
 from strata.checkpoint.ties import Stored
@@ -37,6 +38,14 @@ class Source(Protocol):
     """What a tensor's bytes are copied from."""
 
     @property
+    def address(self) -> int:
+        """Where they lie in host memory, one after the other; 0 if they do not."""
+        ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
     def on_device(self) -> bool:
         """Whether a copy is begun, and then goes on by itself."""
         ...
@@ -52,26 +61,34 @@ class Source(Protocol):
 class HostMemory:
     """Bytes that lie there as they are to be stored. `owner` keeps them there."""
 
-    __slots__ = ("_address", "_owner", "_size")
+    __slots__ = ("_owner", "address", "size")
     on_device = is_cuda = False
 
     def __init__(self, address: int, size: int, owner: object) -> None:
-        self._address, self._size, self._owner = address, size, owner
+        self.address, self.size, self._owner = address, size, owner
 
     def read(self, start: int, size: int, room: Room, at: int) -> None:
-        assert start + size <= self._size
+        assert start + size <= self.size
         assert at + size <= len(room.block)
         copy = _copy_large if size >= LARGE_BYTES else _copy_small
-        copy(room.address + at, self._address + start, size)
+        copy(room.address + at, self.address + start, size)
+
+
+def copy_many(targets: NDArray[np.int64], sources: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    """So many bytes each, from address to address. Whoever calls must know that all of them are there."""
+    copy = _copy_large if sizes.max(initial=0) >= LARGE_BYTES else _copy_small
+    for target, source, size in zip(targets.tolist(), sources.tolist(), sizes.tolist(), strict=True):
+        copy(target, source, size)
 
 
 class Elsewhere:
     """An array on a device, or with gaps, or whose memory is nobody's business."""
 
-    __slots__ = ("_size", "_whole", "framework", "on_device", "value")
+    __slots__ = ("_whole", "framework", "on_device", "size", "value")
+    address = 0
 
     def __init__(self, framework: Framework, value: Any, size: int, *, on_device: bool) -> None:
-        self.framework, self.value, self._size, self.on_device = framework, value, size, on_device
+        self.framework, self.value, self.size, self.on_device = framework, value, size, on_device
         self._whole: Block | None = None
 
     @property
@@ -81,7 +98,7 @@ class Elsewhere:
 
     def part(self, start: int, size: int) -> Any:
         """Those bytes, where they are; None if they cannot be had alone."""
-        if size == self._size:
+        if size == self.size:
             return self.value
         found = self.framework.device_bytes(self.value)
         return None if found is None else found[start : start + size]
@@ -93,10 +110,10 @@ class Elsewhere:
             self.framework.copy_out([(part, target)]).wait()
             return
         if self._whole is None:  # only where memory is too short for all of it at once
-            self._whole = np.empty(self._size, np.uint8)
+            self._whole = np.empty(self.size, np.uint8)
             self.framework.copy_out([(self.value, self._whole)]).wait()
         np.copyto(target, self._whole[start : start + size])
-        if start + size == self._size:
+        if start + size == self.size:
             self._whole = None
 
 

@@ -77,6 +77,7 @@ def test_large_tensors_are_shared_out() -> None:
 
 
 class Fails:
+    address, size = 0, 20_000
     on_device = is_cuda = False
 
     def read(self, start: int, size: int, room: Room, at: int) -> None:
