@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from strata import CheckpointManager
 
@@ -373,6 +374,80 @@ def test_cp_that_is_told_to_stop_leaves_nothing_half(tmp_path: Path) -> None:
     assert (copying.returncode, said) == (130, b"interrupted\n")
     assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.name != "lock"]
     lines(ckpt("cp", tmp_path / "root", tmp_path / "copy"))
+
+
+# -- export and import -----------------------------------------------------------------------------------------------
+
+
+def test_export_to_a_file_and_import_it_again(root: Path, tmp_path: Path) -> None:
+    told = ckpt("export", "safetensors", root, tmp_path / "out/w.safetensors", "--keys", "model/*", "--strip", "model/")
+    assert lines(told)[0].startswith("exported 3 tensors, 32.0 KiB, of step 30 to ")
+    assert os.listdir(tmp_path / "out") == ["w.safetensors"]
+    found = load_file(tmp_path / "out/w.safetensors")
+    assert set(found) == {"embed.weight", "head.weight", "bias"}
+    assert torch.equal(found["bias"], torch.full((8,), 30).bfloat16())
+    assert "exists already" in refusal(ckpt("export", "safetensors", root, tmp_path / "out/w.safetensors"))
+    lines(ckpt("export", "safetensors", root, tmp_path / "out/w.safetensors", "--overwrite", "--step", "10"))
+
+    command = ["import", tmp_path / "out/w.safetensors", tmp_path / "new", "--step", "7", "--epoch", "2"]
+    (told_in,) = lines(ckpt(*command))
+    assert told_in.startswith("imported 4 tensors, 48.0 KiB as step 7 in ")
+    assert told_in.endswith("/new/default/checkpoints/step_7")
+    assert "is there already" in lines(ckpt(*command))[0]
+    with CheckpointManager(tmp_path / "new") as manager:
+        assert manager.describe().epoch == 2
+        assert torch.equal(manager.load()["model"]["bias"], torch.full((8,), 10).bfloat16())
+
+
+def test_export_to_a_folder_of_shards(root: Path, tmp_path: Path) -> None:
+    with CheckpointManager(root, job_id="big") as manager:
+        manager.save({f"w{n}": torch.zeros(400_000) for n in range(3)}, step=1)
+    told = ckpt("export", "safetensors", root / "big", tmp_path / "out", "--shard-gib", "0.002")
+    assert lines(told)[0].endswith(": 4 files")
+    assert sorted(os.listdir(tmp_path / "out"))[-1] == "model.safetensors.index.json"
+    assert "exists already" in refusal(ckpt("export", "safetensors", root / "big", tmp_path / "out"))
+    assert "need a folder" in refusal(
+        ckpt("export", "safetensors", root / "big", tmp_path / "x.safetensors", "--shard-gib", "1")
+    )
+
+
+def test_export_for_transformers_needs_a_configuration(root: Path, tmp_path: Path) -> None:
+    assert "transformers needs a config.json" in refusal(ckpt("export", "hf", root, tmp_path / "out"))
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.json").write_text('{"tie_word_embeddings": true}')
+    lines(ckpt("export", "hf", root, tmp_path / "out", "--config", tmp_path / "config"))
+    assert set(load_file(tmp_path / "out/model.safetensors")) == {"embed.weight", "bias"}
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.safetensors"]
+
+
+def test_export_for_torch_and_import_it_again(root: Path, tmp_path: Path) -> None:
+    told = ckpt("export", "dcp", root, tmp_path / "out", "--keys", "model/*", "--keys", "step")
+    assert lines(told)[0].startswith("exported 3 tensors")
+    assert told.stderr == b""
+    lines(ckpt("import", tmp_path / "out", root, "--step", "31"))
+    with CheckpointManager(root, job_id="gpt") as manager:
+        assert manager.latest_step() == 31
+        assert set(manager.load()) == {"model", "step"}
+    assert "local folders only" in refusal(ckpt("export", "dcp", root, "s3://bucket/x"))
+
+
+def test_import_refuses_what_would_run_code_or_is_nothing(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "dcp").mkdir()
+    (tmp_path / "dcp" / ".metadata").write_bytes(f"cos\nmkdir\n(S'{tmp_path}/owned'\ntR.".encode())
+    assert "It may be malicious" in refusal(ckpt("import", tmp_path / "dcp", root, "--step", "1"))
+    torch.save({"w": torch.ones(1), "x": Path("/")}, tmp_path / "x.pt")
+    assert "would run code" in refusal(ckpt("import", tmp_path / "x.pt", root, "--step", "1"))
+    assert "there is nothing at" in refusal(ckpt("import", tmp_path / "nope", root, "--step", "1"))
+    assert not (tmp_path / "owned").exists()
+    assert len(document(ckpt("ls", "--all", "--json", root))["checkpoints"]) == 4
+
+
+def test_import_of_a_file_of_torch(tmp_path: Path) -> None:
+    torch.save({"w": torch.arange(5), "lr": 0.5}, tmp_path / "x.pt")
+    lines(ckpt("import", tmp_path / "x.pt", tmp_path / "root", "--step", "3", "--job", "old", "--under", "model"))
+    with CheckpointManager(tmp_path / "root", job_id="old") as manager:
+        assert torch.equal(manager.load()["model"]["w"], torch.arange(5))
+        assert manager.load()["model"]["lr"] == 0.5
 
 
 # -- rm, pin, unpin --------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ Read into one window while the one before is being written; digests are taken of
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
-from typing import NamedTuple, TypeAlias
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from strata.checkpoint.digests import FileDigests
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import Chunk, File, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, Placed, Wanted, chunks_of, plan_files
-from strata.storage import StorageBackend
+from strata.storage import StorageWriter
 from strata.storage.threads import DaemonThreads
 
 WINDOW_BYTES = 16 << 20
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 
 Supply: TypeAlias = Callable[[Sequence[Stretch]], Awaitable[None]]
-"""Fills the memory of all of these."""
+"""Fills the memory of all of these. It is not asked again before it is done."""
 
 
 def tree_plan(outlines: Sequence[Outline]) -> list[FilePlan]:
@@ -52,10 +52,16 @@ def bytes_plan(size: int) -> list[FilePlan]:
     return [FilePlan(b"", [Placed(Wanted("", "uint8", (size,), size, 0), 0)], size)]
 
 
+class Target(Protocol):
+    """All that is asked of a storage here."""
+
+    def open_writer(self, path: str, *, size: int | None = None) -> AbstractAsyncContextManager[StorageWriter]: ...
+
+
 class Assembler:
     """Writes files of tensors to a storage."""
 
-    def __init__(self, storage: StorageBackend, supply: Supply, progress: Callable[[int], None]) -> None:
+    def __init__(self, storage: Target, supply: Supply, progress: Callable[[int], None]) -> None:
         self._storage, self._supply, self._progress = storage, supply, progress
 
     async def write(
@@ -96,11 +102,10 @@ class Assembler:
         filling: asyncio.Task[tuple[int, Block]] | None = None
         try:
             for turn, cuts in enumerate(_cuts(file)):
-                ahead = asyncio.ensure_future(self._fill(cuts, memories[turn % 2]))
-                if filling is not None:
-                    done, filling = filling, ahead
-                    yield await done
-                filling = ahead
+                filled = None if filling is None else await filling
+                filling = asyncio.ensure_future(self._fill(cuts, memories[turn % 2]))
+                if filled is not None:
+                    yield filled
             if filling is not None:
                 yield await filling
         finally:

@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.frameworks.base import span
-from strata.checkpoint.loading import names_of
-from strata.checkpoint.manifest import Chunk, Metadata, Part, Tensor, Tied
+from strata.checkpoint.leaves import Leaf, leaves_of
+from strata.checkpoint.manifest import Chunk, Metadata, Part
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.skeleton import plain_values
 from strata.checkpoint.store import Folder, Store
@@ -113,63 +110,49 @@ def _keys(before: Mapping[Key, T], after: Mapping[Key, T]) -> list[Key]:
 
 
 class _Array(NamedTuple):
-    """An array as it is stored: bytes `first` to `last` of a tensor's chunks, lying in them in this way."""
+    """An array, and the chunks of the tensor it lies in."""
 
-    told: str
-    size: int
+    leaf: Leaf
     chunks: list[Chunk]
-    first: int
-    last: int
-    layout: tuple[int, tuple[int, ...]] | None
-    is_tied: bool
+
+    @property
+    def told(self) -> str:
+        return f"{self.leaf.dtype}{list(self.leaf.shape)}"
 
 
 def _arrays(contents: Contents) -> dict[Key, _Array]:
     return {
-        (part.rank, name): _array(part, leaf)
+        (part.rank, leaf.name): _Array(leaf, part.tensors[leaf.tensor].chunks)
         for part in contents.parts
-        for name, leaf in zip(names_of(part), part.leaves, strict=True)
+        for leaf in leaves_of(part)
     }
-
-
-def _array(part: Part, leaf: int | Tied) -> _Array:
-    tensor: Tensor = part.tensors[leaf.tensor if isinstance(leaf, Tied) else leaf]
-    if not isinstance(leaf, Tied) or leaf.offset is None:
-        size = sum(chunk.size for chunk in tensor.chunks)
-        return _Array(_told(tensor), size, tensor.chunks, 0, size, None, isinstance(leaf, Tied))
-    item = dtype_of(leaf.dtype).bytes
-    low, high = span(leaf.shape, leaf.strides, item)
-    size = item * prod(leaf.shape)
-    layout = (leaf.offset, leaf.strides)
-    return _Array(_told(leaf), size, tensor.chunks, leaf.offset + low, leaf.offset + high, layout, False)
-
-
-def _told(array: Tensor | Tied) -> str:
-    return f"{array.dtype}{list(array.shape)}"
 
 
 def _tensor_change(key: Key, old: _Array | None, new: _Array | None) -> TensorChange:
     rank, name = key
     if new is None:
         assert old is not None
-        return TensorChange(name, rank, REMOVED, old.told, None, old.size, old.size, old.is_tied)
+        return TensorChange(name, rank, REMOVED, old.told, None, old.leaf.size, old.leaf.size, old.leaf.is_tied)
+    size, is_tied = new.leaf.size, new.leaf.is_tied
     if old is None:
-        return TensorChange(name, rank, ADDED, None, new.told, new.size, new.size, new.is_tied)
+        return TensorChange(name, rank, ADDED, None, new.told, size, size, is_tied)
     changed = _changed_bytes(old, new)
     what = SAME if old.told == new.told and not changed else CHANGED
-    return TensorChange(name, rank, what, old.told, new.told, new.size, changed, new.is_tied)
+    return TensorChange(name, rank, what, old.told, new.told, size, changed, is_tied)
 
 
 def _changed_bytes(old: _Array, new: _Array) -> int:
-    """All of it where the chunks are not cut alike: then nobody knows without reading."""
-    cuts = [chunk.size for chunk in new.chunks]
-    if old.layout != new.layout or old.size != new.size or [chunk.size for chunk in old.chunks] != cuts:
-        return new.size
+    """All of it where the chunks are not cut alike, or it lies in them in another way: nobody knows without reading."""
+    cuts, leaf = [chunk.size for chunk in new.chunks], new.leaf
+    same_place = (old.leaf.offset, old.leaf.strides, old.leaf.size) == (leaf.offset, leaf.strides, leaf.size)
+    if not same_place or [chunk.size for chunk in old.chunks] != cuts:
+        return leaf.size
+    first, last = leaf.span
     changed = 0
     for end, before, after in zip(accumulate(cuts), old.chunks, new.chunks, strict=True):
-        if before.digest != after.digest and end > new.first and end - after.size < new.last:
+        if before.digest != after.digest and end > first and end - after.size < last:
             changed += after.size
-    return min(changed, new.size)
+    return min(changed, leaf.size)
 
 
 def _lies_in(contents: Contents) -> dict[str, int]:

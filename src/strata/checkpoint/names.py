@@ -10,6 +10,7 @@ from functools import lru_cache
 ROOT = "%"
 """A state that is an array itself."""
 _ESCAPED = re.compile(r"[/%@\x00-\x1f\x7f]")
+_ESCAPE = re.compile(r"%([0-7][0-9A-F])")
 _RESERVED = "__metadata__"
 
 
@@ -29,6 +30,12 @@ def _escaped(text: str) -> str:
     if text == _RESERVED:
         return "%5F_metadata__"
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text) or "%"
+
+
+def key_of(part: str) -> str:
+    """The key that a part of a name stands for; the part itself, where no key has that name."""
+    key = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), part)
+    return key if _escaped(key) == part else part
 
 
 class Names:

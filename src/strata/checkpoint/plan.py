@@ -93,13 +93,13 @@ def plan_files(wanted: Iterable[Wanted], file_bytes: int = FILE_BYTES) -> list[F
     for each in _cut(wanted, file_bytes // 2):
         entry = _ENTRY_BYTES + len(each.name.encode())
         if gathered and (size + header + each.size + entry > file_bytes or header + entry > HEADER_MOST):
-            files.append(_file(gathered))
+            files.append(planned_file(gathered))
             gathered, size, header = [], 0, 0
         gathered.append(each)
         size += each.size
         header += entry
     if gathered:
-        files.append(_file(gathered))
+        files.append(planned_file(gathered))
     return files
 
 
@@ -115,7 +115,8 @@ def _cut(wanted: Iterable[Wanted], most: int) -> Iterable[Wanted]:
             yield Wanted.piece(each.name.partition(PIECE)[0], each.start + start, size, each.tensor)
 
 
-def _file(gathered: Sequence[Wanted]) -> FilePlan:
+def planned_file(gathered: Sequence[Wanted]) -> FilePlan:
+    """All of these in one."""
     ordered = sorted(gathered, key=lambda each: -dtype_of(each.dtype).bytes)
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     at = 0

@@ -2,7 +2,7 @@
 
 import typer
 
-from strata.cli import ckpt_copy, ckpt_diff, ckpt_keep, ckpt_look, ckpt_show
+from strata.cli import ckpt_convert, ckpt_copy, ckpt_diff, ckpt_keep, ckpt_look, ckpt_show
 
 app = typer.Typer(
     help="Look at checkpoints, verify and compare them, copy them, and take them to other formats and back. A URL is "
@@ -15,6 +15,8 @@ app.command()(ckpt_show.show)
 app.command()(ckpt_look.verify)
 app.command()(ckpt_diff.diff)
 app.command()(ckpt_copy.cp)
+app.add_typer(ckpt_convert.export, name="export")
+app.command("import")(ckpt_convert.import_command)
 app.command()(ckpt_keep.rm)
 app.command()(ckpt_keep.pin)
 app.command()(ckpt_keep.unpin)

@@ -28,12 +28,15 @@ def cp(
     step: StepOption = LATEST,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Every checkpoint that can be gone back to.")] = False,
     job: Job = None,
-    to_job: Annotated[str | None, typer.Option("--to-job", help="The job of the copy. [that of the source]")] = None,
+    to_job: Annotated[
+        str | None, typer.Option("--to-job", help="The job of the copy, if not that of the source.")
+    ] = None,
 ) -> None:
     """Copy a checkpoint between any two storages, and make it whole: what it refers to is copied, too.
 
-    Every byte is verified on the way. A copy appears whole or not at all, and a job that runs at the target is not
-    disturbed. To repeat an interrupted copy, run it again: what is there already is not copied twice.
+    Every byte is verified on the way. A job that runs at the target is not disturbed.
+
+    A copy appears whole or not at all. To repeat an interrupted one, run it again: what is there is not copied twice.
     """
     if target.startswith("memory://"):
         raise InvalidInput("memory:// ends with this command, and the copy with it: name another target")

@@ -34,7 +34,7 @@ def diff(
     first: Annotated[str, typer.Argument(metavar="URL", help="Where the checkpoints are; or the first of two URLs.")],
     second: Annotated[str, typer.Argument(metavar="A", help="The earlier step; or the second of two URLs.")],
     third: Annotated[
-        str | None, typer.Argument(metavar="B", help="The later step. [latest]", show_default=False)
+        str | None, typer.Argument(metavar="B", help="The later step; else the latest.", show_default=False)
     ] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Show tensors that are the same, too.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many tensors, and so many values.")] = 1000,

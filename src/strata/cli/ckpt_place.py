@@ -25,7 +25,9 @@ Job = Annotated[
 ]
 OneStep = Annotated[
     str,
-    typer.Argument(metavar="STEP", help="A step, or the name of a checkpoint's folder. [latest]", show_default=False),
+    typer.Argument(
+        metavar="STEP", help="A step, or the name of a checkpoint's folder; else the latest.", show_default=False
+    ),
 ]
 Steps = Annotated[
     list[str] | None,

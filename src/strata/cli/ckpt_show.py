@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -10,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.loading import names_of
-from strata.checkpoint.manifest import Part, Tensor, Tied
+from strata.checkpoint.leaves import Leaf, leaves_of
+from strata.checkpoint.manifest import Part
 from strata.checkpoint.matching import chooser
 from strata.checkpoint.overview import LATEST, Listed
+from strata.checkpoint.saving import TREE
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
 from strata.cli.ckpt_look import document, metrics_of
 from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
@@ -77,24 +76,21 @@ async def _read(url: str, step: str, job: str | None) -> Shown:
 
 def tensor_rows(part: Part) -> list[dict[str, Any]]:
     """One for each array of the state, as a document for programs."""
-    kinds = array_kinds(part.skeleton) if part.skeleton is not None else {}
-    return [_tensor_row(part, number, name, kinds.get(number, part.kind)) for number, name in enumerate(names_of(part))]
+    kinds = array_kinds(part.skeleton) if part.kind == TREE else {}
+    return [_tensor_row(part, leaf, kinds.get(leaf.number, part.kind)) for leaf in leaves_of(part)]
 
 
-def _tensor_row(part: Part, number: int, name: str, kind: str) -> dict[str, Any]:
-    leaf = part.leaves[number]
-    tensor: Tensor = part.tensors[leaf.tensor if isinstance(leaf, Tied) else leaf]
-    is_view = isinstance(leaf, Tied) and leaf.offset is not None
-    described = leaf if isinstance(leaf, Tied) and is_view else tensor
+def _tensor_row(part: Part, leaf: Leaf, kind: str) -> dict[str, Any]:
+    tensor = part.tensors[leaf.tensor]
     return {
-        "name": name,
+        "name": leaf.name,
         "kind": kind,
         "rank": part.rank,
-        "dtype": described.dtype,
-        "shape": list(described.shape),
-        "bytes": dtype_of(described.dtype).bytes * math.prod(described.shape),
-        "tied_to": tensor.name if isinstance(leaf, Tied) and tensor.name != name else None,
-        "is_view": is_view,
+        "dtype": leaf.dtype,
+        "shape": list(leaf.shape),
+        "bytes": leaf.size,
+        "tied_to": tensor.name if tensor.name != leaf.name else None,
+        "is_view": leaf.is_view,
         "files": [part.files[each].path for each in sorted({chunk.file for chunk in tensor.chunks})],
     }
 

@@ -62,6 +62,11 @@ def test_there_and_back_again(s3_url: str, tmp_path: Path) -> None:
     with CheckpointReader(tmp_path / "local", job_id="gpt") as reader:
         assert reader.load() == b"bytes"
 
+    ckpt("export", "safetensors", s3_url, f"{s3_url}-out/w.safetensors", "--step", "2")
+    ckpt("import", f"{s3_url}-out/w.safetensors", f"{s3_url}-again", "--step", "7")
+    with CheckpointReader(f"{s3_url}-again", job_id="gpt") as reader:
+        assert_same(reader.load(7)["frozen"], FROZEN)
+
     ckpt("pin", s3_url, "3")
     ckpt("rm", "--yes", s3_url, "1")
     after = document("ls", s3_url)["checkpoints"]
