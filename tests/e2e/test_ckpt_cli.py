@@ -436,7 +436,7 @@ def test_import_refuses_what_would_run_code_or_is_nothing(root: Path, tmp_path: 
     (tmp_path / "dcp" / ".metadata").write_bytes(f"cos\nmkdir\n(S'{tmp_path}/owned'\ntR.".encode())
     assert "It may be malicious" in refusal(ckpt("import", tmp_path / "dcp", root, "--step", "1"))
     torch.save({"w": torch.ones(1), "x": Path("/")}, tmp_path / "x.pt")
-    assert "would run code" in refusal(ckpt("import", tmp_path / "x.pt", root, "--step", "1"))
+    assert "could run code" in refusal(ckpt("import", tmp_path / "x.pt", root, "--step", "1"))
     assert "there is nothing at" in refusal(ckpt("import", tmp_path / "nope", root, "--step", "1"))
     assert not (tmp_path / "owned").exists()
     assert len(document(ckpt("ls", "--all", "--json", root))["checkpoints"]) == 4

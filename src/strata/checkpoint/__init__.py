@@ -5,6 +5,10 @@ plan, snapshot, arena      where its bytes go, and the copy of them
 writing, saving, saver     to the storage, and the commit
 store, lineage, manifest   what lies in the storage, and what it means
 reading, loading           and back again
+locating, overview         what a person who looks after a storage must see of them
+removal, differences
+drafting, copying          checkpoints made beside a job: copies, and what other formats hold
+exporting, importing
 """
 
 from strata.checkpoint.handle import SaveHandle

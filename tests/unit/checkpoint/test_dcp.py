@@ -221,10 +221,13 @@ def test_a_folder_that_is_not_whole_is_told(tmp_path: Path) -> None:
     (file,) = (tmp_path / "in").glob("*.distcp")
     data = file.read_bytes()
     file.write_bytes(data[: len(data) // 2])
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="is cut off"):
+        taken(tmp_path / "in")
+    file.write_bytes(bytes(len(data)))
+    with pytest.raises(InvalidInput, match="'optimizer/param_groups/0/lr'"):
         taken(tmp_path / "in")
     file.unlink()
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"is missing, and \.metadata says that it is needed"):
         taken(tmp_path / "in")
 
 
@@ -278,6 +281,11 @@ def test_no_name_beyond_the_few_is_found(data: bytes) -> None:
         read_dcp_metadata(data, "here")
 
 
+def test_a_pickle_that_asks_for_all_memory_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="it numbers an object"):
+        read_dcp_metadata(b"\x80\x04}r\xff\xff\xff\xff.", "here")
+
+
 def test_a_reference_to_outside_is_refused() -> None:
     with pytest.raises(InvalidInput, match="here is not what torch writes"):
         read_dcp_metadata(b"Pname\n.", "here")
@@ -299,6 +307,8 @@ def test_a_value_that_would_run_code_is_refused_by_name(tmp_path: Path) -> None:
         (lambda m: setattr(m.state_dict_metadata["w"], "size", torch.Size([3])), "are not all of it"),
         (lambda m: setattr(m.state_dict_metadata["w"].chunks[0], "sizes", torch.Size([3])), "lies outside of it"),
         (lambda m: setattr(m.state_dict_metadata["w"].properties, "dtype", torch.quint8), "It may be malicious"),
+        (lambda m: [setattr(each, "length", 5) for each in m.storage_data.values()], "has only 5 bytes"),
+        (lambda m: [setattr(each, "length", 2**62) for each in m.storage_data.values()], "is cut off"),
         (lambda m: m.state_dict_metadata.update(w=5), "int stands where TensorMetadata should"),
         (lambda m: m.planner_data.update(w=("a", 2.5)), "'w' has no path"),
         (lambda m: [setattr(each, "offset", -1) for each in m.storage_data.values()], "-1 is no size"),

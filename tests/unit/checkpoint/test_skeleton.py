@@ -29,6 +29,8 @@ STATE: dict[Any, Any] = {
     "complex": 1 + 2j,
     "dtype": torch.bfloat16,
     "size": torch.Size([2, 3]),
+    "many": {"a/b": torch.ones(1), "c": torch.ones(2)},
+    "ordered arrays": OrderedDict(x=np.ones(1), y=np.ones(2)),
 }
 
 
@@ -58,7 +60,8 @@ def test_values_stand_under_their_names() -> None:
 
 def test_arrays_are_told_by_what_they_are() -> None:
     flat = flatten(STATE)
-    assert array_kinds(flat.skeleton) == {0: "torch", 1: "numpy", 2: "bytes", 3: "scalar", 4: "torch"}
+    kinds = ["torch", "numpy", "bytes", "scalar", "torch", "torch", "torch", "numpy", "numpy"]
+    assert array_kinds(flat.skeleton) == dict(enumerate(kinds))
 
 
 def test_names_are_those_of_the_arrays() -> None:

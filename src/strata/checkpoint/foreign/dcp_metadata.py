@@ -6,6 +6,7 @@ refused before it is looked up: no module is imported, nothing of torch's is mad
 
 import io
 import pickle
+import pickletools
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import prod
@@ -76,6 +77,7 @@ class DcpContents(NamedTuple):
 def read_dcp_metadata(data: bytes, where: str) -> DcpContents:
     """InvalidInput, saying what is wrong, for all that is not as torch writes it."""
     try:
+        _check_memo(data)
         found = _Unpickler(io.BytesIO(data)).load()
     except _Refused as refused:
         raise InvalidInput(
@@ -160,6 +162,16 @@ _KNOWN: dict[tuple[str, str], Any] = {
 } | {("torch", name): name for name in KNOWN}
 
 
+_PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+
+
+def _check_memo(data: bytes) -> None:
+    """Python makes room for as many objects as a pickle says that it has: no more than it has bytes."""
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _PUTS and argument is not None and argument > len(data):
+            raise pickle.UnpicklingError(f"it numbers an object {argument:,}")
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         found = _KNOWN.get((module_name, global_name))
@@ -193,7 +205,10 @@ def _tensor(
     for chunk in told["chunks"]:
         held = _held(chunk, _ChunkMetadata)
         offsets, sizes = _numbers(held["offsets"]), _numbers(held["sizes"])
-        shards.append(Shard(offsets, sizes, slices[name, offsets]))
+        place = slices[name, offsets]
+        if place.length < dtype_of(dtype).bytes * prod(sizes):
+            raise ValueError(f"a shard of {name!r} has only {place.length:,} bytes")
+        shards.append(Shard(offsets, sizes, place))
     _check_cover(name, shape, shards)
     return DcpTensor(name, path, dtype, shape, shards)
 

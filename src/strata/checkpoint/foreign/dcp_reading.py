@@ -39,7 +39,9 @@ class DcpSource:
         except ImportError as error:
             raise InvalidInput(f"torch reads these folders, and it is not installed here: {error}") from error
         data = await storage.read(METADATA)
-        return cls(storage, read_dcp_metadata(data, f"{storage.url}/{METADATA}"))
+        contents = read_dcp_metadata(data, f"{storage.url}/{METADATA}")
+        await _check_files(storage, contents)
+        return cls(storage, contents)
 
     @property
     def tensors(self) -> list[Item]:
@@ -92,6 +94,22 @@ class DcpSource:
         return await asyncio.to_thread(_unpickled, data, name)
 
 
+async def _check_files(storage: StorageBackend, contents: DcpContents) -> None:
+    """All of them are there, and as long as they must be: nothing larger than a file is ever asked for."""
+    ends: dict[str, int] = {}
+    places = [value.slice for value in contents.values]
+    places += [shard.slice for tensor in contents.tensors for shard in tensor.shards]
+    for place in places:
+        ends[place.key] = max(ends.get(place.key, 0), place.at + place.length)
+    for key, end in ends.items():
+        try:
+            size = await storage.size(key)
+        except ObjectNotFound as error:
+            raise InvalidInput(f"{storage.url}/{key} is missing, and {METADATA} says that it is needed") from error
+        if size < end:
+            raise InvalidInput(f"{storage.url}/{key} is cut off: it has {size:,} bytes, and {end:,} are needed")
+
+
 def _streamed(number: int, told: DcpTensor) -> Streamed:
     return Streamed(number, told.dtype, told.shape, dtype_of(told.dtype).bytes * prod(told.shape))
 
@@ -138,8 +156,8 @@ def _unpickled(data: memoryview, name: str) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InvalidInput(
-            f"{name!r} holds more than tensors, numbers and text, and to read it would run code: leave it out by "
-            f"choosing keys. ({str(error).splitlines()[0]})"
+            f"{name!r} holds more than tensors, numbers and text, or is damaged, and is not read: that could run code. "
+            f"Leave it out by choosing keys. ({str(error).splitlines()[0]})"
         ) from error
     except (RuntimeError, EOFError, ValueError) as error:
         raise InvalidInput(f"{name!r} cannot be read: {error}") from error

@@ -48,7 +48,11 @@ async def export_dcp(
     _check_empty(target)
     export = _Export(store, part, meter)
     async with marked(store, folder):
-        await asyncio.to_thread(export.write, target, wants)
+        try:
+            await asyncio.to_thread(export.write, target, wants)
+        except asyncio.CancelledError:
+            export.is_stopped = True  # or the thread would go on to the end
+            raise
     written = sorted(entry.name for entry in os.scandir(target))
     return Exported(written, len(export.placeholders), sum(leaf.size for leaf in export.placeholders.values()))
 
@@ -64,6 +68,7 @@ class _Export:
         self._loop = asyncio.get_running_loop()
         self._kept: list[torch.Tensor] = []
         self.placeholders: dict[int, Leaf] = {}
+        self.is_stopped = False
 
     def write(self, target: str, wants: Callable[[str], bool]) -> None:
         chosen = {leaf.number for leaf in self._leaves if wants(leaf.name)}
@@ -94,6 +99,8 @@ class _Export:
         return found
 
     def _bytes(self, leaf: Leaf) -> Any:
+        if self.is_stopped:
+            raise InterruptedError("the export was stopped")
         return asyncio.run_coroutine_threadsafe(self._supply.whole(leaf.number), self._loop).result()
 
 
@@ -162,6 +169,8 @@ def _bare(node: Node) -> Node:
     kind = kind_of(node)
     if kind in PACKAGES:
         return {"torch": node[kind]}
+    if kind == "arrays":
+        return {**node, "of": "torch"}
     if kind == "dict":
         return {"dict": {key: _bare(each) for key, each in node["dict"].items()}}
     if kind == "items":

@@ -115,7 +115,7 @@ def _plain(node: Node) -> Any:
     if isinstance(node, list):
         return [_plain(each) for each in node]
     kind = kind_of(node)
-    if kind in ARRAYS:
+    if kind in (*ARRAYS, "arrays"):
         raise InvalidInput("the configuration in the state holds an array: give a folder with one")
     if kind == "dict":
         return {key: _plain(each) for key, each in node["dict"].items()}

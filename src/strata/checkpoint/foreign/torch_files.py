@@ -60,8 +60,8 @@ def _loaded(path: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise InvalidInput(
-            f"{path} holds more than tensors and plain values, and reading it would run code: save a state_dict alone. "
-            f"({str(error).splitlines()[0]})"
+            f"{path} holds more than tensors and plain values, or is damaged, and is not read: that could run code. "
+            f"Save a state_dict alone. ({str(error).splitlines()[0]})"
         ) from error
     except (RuntimeError, ValueError, EOFError) as error:
         raise InvalidInput(
