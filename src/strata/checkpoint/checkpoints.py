@@ -6,7 +6,7 @@ writer.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -32,6 +32,8 @@ class Checkpoints:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.check: Callable[[], Awaitable[object]] = _nothing
+        """Raises once another process has taken over: asked before anything is deleted that it may need."""
         self._deleted: set[str] = set()
 
     @property
@@ -188,6 +190,7 @@ class Checkpoints:
                 continue
             if path not in needed:
                 gone.append(path)
+        await self.check()  # now: whoever begins after this writes what was not there when these were listed
         await self.store.storage.delete_many([self.store.key(path) for path in gone])
         self._deleted &= keep
         return gone
@@ -211,3 +214,7 @@ class Checkpoints:
                 except CheckpointDamaged:
                     needed |= {path async for path in self.store.paths(folder.name)}
         return needed
+
+
+async def _nothing() -> None:
+    """To check: whoever has begun no term may delete what a user asks for."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
@@ -21,7 +22,7 @@ from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
-from strata.checkpoint.lineage import Term, begin_term, writer_name
+from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import marked
@@ -44,7 +45,7 @@ from strata.checkpoint.store import Folder
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
-from strata.errors import InvalidInput, SaveFailed, SaveReplaced, StrataError
+from strata.errors import InvalidInput, ObjectExists, SaveFailed, SaveReplaced, StrataError
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
@@ -242,7 +243,11 @@ class Saver:
         async with self._base(save) as base:
             if save.stage is None:
                 assert save.data is not None
-                part = await write_bytes(store, attempt, save.data, progress)
+                try:
+                    part = await write_bytes(store, attempt, save.data, progress)
+                except ObjectExists:  # a folder that is this term's alone
+                    attempt = attempt._replace(folder=Folder(attempt.folder.step, attempt.term.term))
+                    part = await write_bytes(store, attempt, save.data, progress)
             elif base is None:
                 part = await write_tree(store, attempt, save.stage, progress)
             else:
@@ -284,6 +289,7 @@ class Saver:
             base = max((known for known in await self._checkpoints.line() if known < step), default=-1)
         oldest = min((metadata.term for _, metadata in everything), default=0)
         term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
+        self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:
             await self._sweep()
         self._returned, self._newest = None, base
@@ -304,6 +310,7 @@ class Saver:
             line = set((await self._checkpoints.line()).values())
             beyond = doomed(everything, line, await self._checkpoints.pinned(), rule)
             if beyond:
+                await self._checkpoints.check()
                 await self._checkpoints.delete(beyond)
                 logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
         except (StrataError, OSError):

@@ -151,18 +151,15 @@ def _tensors(prepared: Prepared, digests: list[list[str]]) -> list[Tensor]:
 
 
 async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> Part:
-    """A state of bytes is a file of exactly those bytes."""
+    """A state of bytes is a file of exactly those bytes. ObjectExists if another save has begun there: it may be under
+    way yet."""
     name = "model.bin" if not attempt.rank else f"model-{attempt.rank}.bin"
     path = f"{attempt.folder.name}/{name}"
     key = store.key(path)
     threads = DaemonThreads(1, "strata-digest")
     digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
     threads.shutdown(wait=False)
-    try:
-        await store.storage.put_if_absent(key, data)
-    except ObjectExists:  # of a save that was never committed: nobody refers to it
-        await store.storage.delete(key)
-        await store.storage.put_if_absent(key, data)
+    await store.storage.put_if_absent(key, data)
     progress(len(data))
     found = await digests
     chunks = [Chunk(0, start, size, each) for (start, size), each in zip(chunks_of(len(data)), found, strict=True)]

@@ -1,25 +1,57 @@
-"""A storage whose process dies at a call: nothing is done from then on."""
+"""Storages whose process dies at a call, or is not heard of for a while."""
+
+import threading
 
 from strata.storage import StorageBackend
 from strata.testing.faulty import Call, FaultyStorage, Outcome
 
 
-class DyingStorage(FaultyStorage):
-    """Dies at the call of this number, counted from 1 over all methods, before it is done or after."""
+class Life:
+    """Of a process: it ends at the call of this number, counted from 1 over all methods and storages."""
 
-    def __init__(self, inner: StorageBackend, at: int, *, after: bool = False) -> None:
-        super().__init__(inner)
+    def __init__(self, at: int, *, after: bool = False) -> None:
         self._at, self._after = at, after
+        self.calls = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.calls >= self._at
+
+    def draw(self) -> Outcome:
+        self.calls += 1
+        if self.calls < self._at:
+            return "done"
+        return "after" if self._after and self.calls == self._at else "before"
+
+
+class DyingStorage(FaultyStorage):
+    """Dies at the call of this number, before it is done or after; or with the `life` that it shares with others."""
+
+    def __init__(self, inner: StorageBackend, at: int = 0, *, after: bool = False, life: Life | None = None) -> None:
+        super().__init__(inner)
+        self.life = life or Life(at, after=after)
 
     @property
     def dead(self) -> bool:
-        return len(self.calls) >= self._at
+        return self.life.is_over
 
     def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
-        number = len(self.calls) + 1
-        if number < self._at:
+        return self.life.draw(), 0.0
+
+
+class Paused(FaultyStorage):
+    """Nothing is heard of the process from the call of this number on, until it is released."""
+
+    def __init__(self, inner: StorageBackend, at: int) -> None:
+        super().__init__(inner)
+        self._at = at
+        self.reached = threading.Event()
+
+    def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
+        if len(self.calls) + 1 != self._at:
             return "done", 0.0
-        return ("after" if self._after and number == self._at else "before"), 0.0
+        self.reached.set()
+        return "stuck", 0.0
 
 
 def names(calls: list[Call]) -> list[str]:

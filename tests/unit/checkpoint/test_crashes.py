@@ -1,15 +1,19 @@
 """The process dies at each call that it makes to its storage, all of them, before the call is done and after."""
 
+import threading
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
 import torch
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
-from strata.errors import StorageUnavailable
+from strata.checkpoint.lineage import read_lineage
+from strata.errors import Conflict, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
-from tests.unit.checkpoint.dying import DyingStorage
+from tests.unit.checkpoint.dying import DyingStorage, Paused
 from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
@@ -82,8 +86,6 @@ def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -
 
 
 def _needed(manager: CheckpointManager) -> set[str]:
-    from strata import background
-
     return background.run(manager._checkpoints._needed())
 
 
@@ -107,3 +109,44 @@ def test_a_crash_while_deleting_leaves_nothing_half_there() -> None:
             with CheckpointManager(inner) as again:
                 again.save({}, step=3)
                 assert files_in(inner) - {"lineage.json"} == _needed(again)
+
+
+@pytest.mark.parametrize("state", [NEW, b"first."], ids=["tree", "bytes"])
+def test_a_process_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -> None:
+    """At any of its calls, another saves the same step in its place, and the next."""
+    theirs = b"second" if isinstance(state, bytes) else OLD
+    owners = set()
+    for at in count(1):
+        inner = before()
+        paused = Paused(inner, at)
+        first = threading.Thread(target=_save_as_first, args=(paused, state))
+        first.start()
+        while first.is_alive() and not paused.reached.wait(0.01):
+            pass
+        with CheckpointManager(inner, keep_count=2) as second:
+            second.load(2)
+            second.save(theirs, step=3)
+            second.save(theirs, step=4)
+            second.wait()
+            paused.release()
+            first.join()
+            newest = background.run(read_lineage(second._checkpoints.store)).newest
+            assert newest is not None
+            is_second = newest.writer == second._saver._writer
+            owners.add(is_second)
+        with CheckpointReader(inner) as reader:
+            steps = reader.list_checkpoints()
+            assert steps == ([3, 4] if is_second else [3])  # it went on from 2, which retention has deleted since
+            for step in steps:
+                reader.verify(step)
+                assert_same(reader.load(step), theirs if is_second else state)
+        if not paused.reached.is_set():
+            break
+    assert owners == {True, False}
+
+
+def _save_as_first(storage: Paused, state: Any) -> None:
+    manager = CheckpointManager(storage, keep_count=2)
+    for use in (lambda: manager.save(state, step=3), manager.close):
+        with suppress(Superseded, Conflict):
+            use()
