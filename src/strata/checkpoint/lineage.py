@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -51,6 +51,11 @@ class Lineage(msgspec.Struct, frozen=True):
         """Whether a checkpoint of this step, saved in this term, is on the line."""
         return all(step <= later.base for later in self.terms if later.term > term)
 
+    def knows(self, metadata: Metadata) -> bool:
+        """Whether the very run that saved this is in here: of two that did not see each other, both may be of one
+        number."""
+        return any(each.term == metadata.term and _is_of(each, metadata.attempt) for each in self.terms)
+
     def line(self, checkpoints: Iterable[tuple[T, Metadata]]) -> dict[int, T]:
         """Those on the line, by step; of a step that was saved twice, the later one."""
         found: dict[int, tuple[int, T]] = {}
@@ -67,19 +72,32 @@ def writer_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+def attempt_name(term: Term) -> str:
+    """For a save in this term. It says whose it is, and no two are the same."""
+    return f"{_stem(term)}{secrets.token_hex(2)}"
+
+
+def _is_of(term: Term, attempt: str) -> bool:
+    return attempt.startswith(_stem(term))
+
+
+def _stem(term: Term) -> str:
+    return f"{term.term}-{term.writer.rpartition(':')[2]}"
+
+
 async def read_lineage(store: Store) -> Lineage:
-    return (await _read(store))[0]
+    return (await versioned_lineage(store))[0]
 
 
 async def begin_term(store: Store, base: int, writer: str, oldest: int = 0) -> Term:
     """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more."""
     for _ in range(TRIES):
-        known, version = await _read(store)
+        known, version = await versioned_lineage(store)
         last = known.newest
         term = Term(1 if last is None else last.term + 1, base, writer, time.time())
         kept = [each for each in known.terms if each.term > oldest]
         try:
-            await store.storage.compare_and_swap(store.key(LINEAGE), _encode([*kept, term]), version)
+            await replace_lineage(store, [*kept, term], version)
         except ObjectChanged:
             continue
         return term
@@ -88,16 +106,26 @@ async def begin_term(store: Store, base: int, writer: str, oldest: int = 0) -> T
 
 async def check_term(store: Store, term: Term) -> None:
     """Superseded if another writer has taken over since."""
-    newest = (await _read(store))[0].newest
+    newest = (await read_lineage(store)).newest
     if newest is None or newest.term != term.term:
-        who = "nobody knows who" if newest is None else f"{newest.writer} since {_when(newest.unix_seconds)}"
-        raise Superseded(
-            f"another process writes the checkpoints in {store.storage.url}/{store.root} now ({who}): "
-            "this one must not save any more"
-        )
+        raise superseded_by(store, newest)
 
 
-async def _read(store: Store) -> tuple[Lineage, str | None]:
+def superseded_by(store: Store, newest: Term | None) -> Superseded:
+    who = "nobody knows who" if newest is None else f"{newest.writer} since {_when(newest.unix_seconds)}"
+    return Superseded(
+        f"another process writes the checkpoints in {store.storage.url}/{store.root} now ({who}): "
+        "this one must not save any more"
+    )
+
+
+async def replace_lineage(store: Store, terms: Sequence[Term], version: str | None) -> None:
+    """ObjectChanged if it is another version by now."""
+    await store.storage.compare_and_swap(store.key(LINEAGE), _encode([*terms]), version)
+
+
+async def versioned_lineage(store: Store) -> tuple[Lineage, str | None]:
+    """And its version, to be given to `replace_lineage`."""
     key = store.key(LINEAGE)
     try:
         data, version = await store.storage.read_versioned(key)

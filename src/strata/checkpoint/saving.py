@@ -7,7 +7,6 @@ commit      `metadata.json`, where none is                 the one moment at whi
 """
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.changes import digests_of, write_gathered
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.lineage import Term, check_term
+from strata.checkpoint.lineage import Term, attempt_name, check_term
 from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
 from strata.checkpoint.preparing import Prepared
@@ -45,7 +44,9 @@ class Report:
     stall_seconds: float = 0.0
     """How long the caller was kept."""
     durable_seconds: float = 0.0
-    """From the call to the commit."""
+    """From the call to the commit; where there is a local tier, to that on the local disk."""
+    uploaded_seconds: float = 0.0
+    """From the call to the commit behind the local tier; 0 while that is not there, and where there is no such tier."""
     waited_seconds: float = 0.0
     """Of the stall: for a save before it."""
     notes: list[str] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Attempt(NamedTuple):
 
 
 def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float]) -> Attempt:
-    return Attempt(folder, term, f"{term.term}-{secrets.token_hex(4)}", epoch, metrics)
+    return Attempt(folder, term, attempt_name(term), epoch, metrics)
 
 
 async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Callable[[int], None]) -> Part:
