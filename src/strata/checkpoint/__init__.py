@@ -9,6 +9,7 @@ locating, overview         what a person who looks after a storage must see of t
 removal, differences
 drafting, copying          checkpoints made beside a job: copies, and what other formats hold
 exporting, importing
+tiers, terms, uploader     a local disk before another storage
 """
 
 from strata.checkpoint.handle import SaveHandle

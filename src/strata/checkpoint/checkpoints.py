@@ -16,10 +16,12 @@ from strata.checkpoint.manifest import METADATA, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import being_read, marked
+from strata.checkpoint.retention import KEEP_ALL, doomed
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
+from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
 
 logger = logging.getLogger("strata.checkpoint")
@@ -84,6 +86,10 @@ class Checkpoints:
         except (CheckpointDamaged, InvalidInput, ObjectNotFound) as error:
             logger.warning("nothing is referred to in %s: %s", folder.name, error)
             return None
+
+    async def metadata(self, folder: Folder) -> Metadata:
+        """What the checkpoint says of itself."""
+        return await self.store.metadata(folder)
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -155,15 +161,25 @@ class Checkpoints:
     async def pinned(self) -> set[str]:
         return {path.removeprefix(f"{PINS}/") async for path in self.store.paths(PINS)}
 
+    async def retain(self, rule: Retention) -> None:
+        """Delete what is beyond the rule."""
+        if rule == KEEP_ALL:
+            return
+        beyond = doomed(await self.all(), set((await self.line()).values()), await self.pinned(), rule)
+        if beyond:
+            await self.check()
+            await self.delete(beyond)
+            logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
+
     async def delete(self, folders: Iterable[Folder]) -> None:
         """Their manifests, then whatever nobody else needs."""
-        doomed = list(folders)
-        for folder in doomed:
+        gone = list(folders)
+        for folder in gone:
             self._deleted |= await self._referred_to(folder)
             await self.store.storage.delete(self.store.key(folder.name, METADATA))
             await self.store.storage.delete(self.store.key(PINS, folder.name))
             self.store.forget(folder)
-        self._deleted |= {folder.name for folder in doomed}
+        self._deleted |= {folder.name for folder in gone}
         await self.sweep(self._deleted)
 
     async def _referred_to(self, folder: Folder) -> set[str]:

@@ -13,9 +13,10 @@ class SaveHandle:
     """Awaiting it, or `wait_staged()`, means that the state may be changed again; `result()` that it is committed.
 
     Dropping it still saves. A save that failed raises from `result()`, and is told by the manager in any case.
+    `tiered`: what is committed is uploaded yet; `wait_uploaded()` means that it is.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, tiered: bool = False) -> None:
         self.step = step
         self.report = Report(step)
         self.skipped = ""
@@ -25,6 +26,7 @@ class SaveHandle:
         self._staged = threading.Event()
         self._future: Future[Report] = Future()
         self._future.set_running_or_notify_cancel()
+        self._uploaded: Future[Report] = Future() if tiered else self._future
 
     def __repr__(self) -> str:
         return f"SaveHandle(step={self.step}, {self.status})"
@@ -55,6 +57,16 @@ class SaveHandle:
             raise error
         return self.report
 
+    def wait_uploaded(self, timeout: float | None = None) -> Report:
+        """Once it is committed behind the local tier, too; raises why it will not be. TimeoutError if that takes
+        longer: the upload goes on. Where there is no local tier, the same as `result()`."""
+        if self._uploaded is self._future:
+            return self.result(timeout)
+        error = self._uploaded.exception(timeout)
+        if error is not None:
+            raise error
+        return self.report
+
     def error(self) -> BaseException | None:
         """Why it failed, once it has."""
         return self._future.exception() if self._future.done() else None
@@ -75,11 +87,21 @@ class SaveHandle:
         self._staged.set()
         self._future.set_result(self.report)
 
+    def uploaded(self) -> None:
+        if not self._uploaded.done():
+            self._uploaded.set_result(self.report)
+
+    def not_uploaded(self, error: BaseException) -> None:
+        if not self._uploaded.done():
+            self._uploaded.set_exception(error)
+
     def skip(self, why: str) -> None:
         self.skipped = why
         self.committed()
+        self.uploaded()
 
     def failed(self, error: BaseException) -> None:
         self._staged.set()
         if not self._future.done():
             self._future.set_exception(error)
+        self.not_uploaded(error)

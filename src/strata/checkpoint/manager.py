@@ -21,9 +21,13 @@ from strata.checkpoint.saver import Saver
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.slices import Index
+from strata.checkpoint.standing import Standing, look_around
 from strata.checkpoint.stateful import Plan, is_stateful
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Listener
+from strata.checkpoint.tieredsaver import TieredSaver
+from strata.checkpoint.tiers import Tiers, checked_local
+from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend, open_storage
@@ -34,14 +38,33 @@ Where: TypeAlias = str | os.PathLike[str] | StorageBackend
 
 
 class CheckpointReader:
-    """The checkpoints of a job, to be read. Changes nothing, and may be used beside the job that writes them."""
+    """The checkpoints of a job, to be read. Changes nothing, and may be used beside the job that writes them.
 
-    def __init__(self, path: Where | None = None, backend: str | None = None, *, job_id: str | None = None) -> None:
-        self._owns_storage = not isinstance(path, StorageBackend)
-        storage = path if isinstance(path, StorageBackend) else open_storage(path, backend=backend)
-        self._checkpoints = Checkpoints(Store(storage, job_id or os.environ.get("STRATA_JOB_ID") or "default"))
+    local: the folder of a local tier before `path`. What is whole there is read from there.
+    """
+
+    def __init__(
+        self,
+        path: Where | None = None,
+        backend: str | None = None,
+        *,
+        job_id: str | None = None,
+        local: Where | None = None,
+    ) -> None:
+        self._owned: list[StorageBackend] = []
+        job = job_id or os.environ.get("STRATA_JOB_ID") or "default"
+        store = Store(self._opened(path, backend), job)
+        near = None if local is None else Store(checked_local(self._opened(local), store.storage), job)
+        self._tiers = None if near is None else Tiers(near, store)
+        self._checkpoints: Checkpoints = self._tiers or Checkpoints(store)
         self.last_load = LoadReport()
         """What did not fit when something was last loaded with strict=False."""
+
+    def _opened(self, where: Where | None, backend: str | None = None) -> StorageBackend:
+        if isinstance(where, StorageBackend):
+            return where
+        self._owned.append(open_storage(where, backend=backend))
+        return self._owned[-1]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._checkpoints.where!r})"
@@ -177,7 +200,7 @@ class CheckpointReader:
         return background.run(self._describe(step))
 
     async def _describe(self, step: int | None) -> Metadata:
-        return await self._checkpoints.store.metadata(await self._checkpoints.find(step))
+        return await self._checkpoints.metadata(await self._checkpoints.find(step))
 
     def verify(self, step: int | None = None, timeout: float | None = STUCK_SECONDS) -> int:
         """Read every byte of a checkpoint and compare; how many there were. CheckpointDamaged names what is wrong."""
@@ -193,9 +216,23 @@ class CheckpointReader:
         return await watched(work(), f"verifying {self._named(step)}", timeout)
 
     def close(self) -> None:
-        """Let go of the storage, if it was opened here."""
-        if self._owns_storage:
-            background.run_while_alive(self._checkpoints.store.storage.close)
+        """Let go of what was opened here."""
+        for storage in self._owned:
+            background.run_while_alive(storage.close)
+
+    def tiers(self) -> Standing:
+        """Where each checkpoint is: on the local disk, behind it, or on its way."""
+        return background.run(self._standing())
+
+    async def tiers_async(self) -> Standing:
+        return await _on_loop(self._standing())
+
+    async def _standing(self) -> Standing:
+        return await look_around(self._checkpoints, self._uploader)
+
+    @property
+    def _uploader(self) -> Uploader | None:
+        return None
 
     def __enter__(self) -> Self:
         return self
@@ -210,6 +247,7 @@ class CheckpointManager(CheckpointReader):
     path: a URL, or a folder; with `backend`, a prefix in the bucket that CHECKPOINT_BUCKET names; without both the
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
+    local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
     """
 
     def __init__(
@@ -221,12 +259,18 @@ class CheckpointManager(CheckpointReader):
         config: CheckpointManagerConfig | None = None,
         job_id: str | None = None,
         incremental: bool | None = None,
+        local: Where | None = None,
     ) -> None:
-        super().__init__(path, backend, job_id=job_id)
+        super().__init__(path, backend, job_id=job_id, local=local)
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
-        self._saver = Saver(self._checkpoints, self.config, Arena(self.budget.bytes))
+        arena = Arena(self.budget.bytes)
+        self._saver = (
+            TieredSaver(self._tiers, self.config, arena)
+            if self._tiers
+            else Saver(self._checkpoints, self.config, arena)
+        )
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
         """Returns when the checkpoint is committed."""
@@ -245,7 +289,7 @@ class CheckpointManager(CheckpointReader):
         self._saver.prepare(state)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until nothing is being written. Raises a failure that nobody was told of yet."""
+        """Until nothing is being written, or uploaded. Raises a failure that nobody was told of yet."""
         self._saver.wait(timeout)
 
     async def wait_async(self) -> None:
@@ -269,7 +313,10 @@ class CheckpointManager(CheckpointReader):
         await _on_loop(self._delete(step))
 
     async def _delete(self, step: int) -> None:
-        await self._checkpoints.delete([await self._checkpoints.find(step)])
+        folder = await self._checkpoints.find(step)
+        if self._uploader is not None:
+            await self._uploader.forget(folder)
+        await self._checkpoints.delete([folder])
 
     def pin(self, step: int) -> None:
         """Keep it, whatever retention says."""
@@ -285,7 +332,7 @@ class CheckpointManager(CheckpointReader):
         await self._checkpoints.unpin(await self._checkpoints.find(step))
 
     def close(self) -> None:
-        """Once what is under way is committed. Raises a failure that nobody was told of yet."""
+        """Once what is under way is committed, and uploaded. Raises a failure that nobody was told of yet."""
         try:
             self._saver.close()
         finally:
@@ -293,6 +340,10 @@ class CheckpointManager(CheckpointReader):
 
     def _loaded(self, step: int) -> None:
         self._saver.loaded(step)
+
+    @property
+    def _uploader(self) -> Uploader | None:
+        return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
 
 
 def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:

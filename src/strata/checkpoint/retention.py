@@ -10,6 +10,8 @@ from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder
 from strata.core.settings import Retention
 
+KEEP_ALL = Retention()
+
 
 def doomed(
     everything: Sequence[tuple[Folder, Metadata]], line: Collection[Folder], pinned: Collection[str], rule: Retention

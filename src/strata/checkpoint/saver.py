@@ -27,7 +27,6 @@ from strata.checkpoint.manifest import Part
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import marked
 from strata.checkpoint.references import Base
-from strata.checkpoint.retention import doomed
 from strata.checkpoint.saving import (
     TREE,
     Attempt,
@@ -38,10 +37,10 @@ from strata.checkpoint.saving import (
     write_changes,
     write_tree,
 )
-from strata.checkpoint.settings import KEEP_ALL, CheckpointManagerConfig
+from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.staging import Stage
 from strata.checkpoint.stateful import tree_of
-from strata.checkpoint.store import Folder
+from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
@@ -69,6 +68,9 @@ class _Save(NamedTuple):
 
 class Saver:
     """Saves states of one job from this process."""
+
+    tiered = False
+    """Whether what is committed goes on to another storage."""
 
     def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena) -> None:
         self._checkpoints, self._config, self.arena = checkpoints, config, arena
@@ -114,7 +116,7 @@ class Saver:
         check_int(epoch, "epoch")
         given = _checked_metrics(metrics)
         self._check_failures()
-        handle = SaveHandle(step)
+        handle = SaveHandle(step, tiered=self.tiered)
         data = as_bytes(state)
         prepared = None if data is not None else self._planner.prepare(tree_of(state))
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
@@ -234,27 +236,32 @@ class Saver:
         await self._retain()
 
     async def _write(self, save: "_Save") -> None:
-        store, report = self._checkpoints.store, save.handle.report
+        attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
+        async with self._base(save) as base:
+            await self._write_to(self._checkpoints.store, attempt, save, base)
+
+    async def _write_to(self, store: Store, attempt: Attempt, save: "_Save", base: Base | None) -> Folder:
+        """Where it is then."""
+        report = save.handle.report
 
         def progress(count: int) -> None:
             report.written_bytes += count
 
-        attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
-        async with self._base(save) as base:
-            if save.stage is None:
-                assert save.data is not None
-                try:
-                    part = await write_bytes(store, attempt, save.data, progress)
-                except ObjectExists:  # a folder that is this term's alone
-                    attempt = attempt._replace(folder=Folder(attempt.folder.step, attempt.term.term))
-                    part = await write_bytes(store, attempt, save.data, progress)
-            elif base is None:
-                part = await write_tree(store, attempt, save.stage, progress)
-            else:
-                part = await write_changes(store, attempt, save.stage, base, progress)
-            metadata = await commit(store, attempt, part)
+        if save.stage is None:
+            assert save.data is not None
+            try:
+                part = await write_bytes(store, attempt, save.data, progress)
+            except ObjectExists:  # a folder that is this term's alone
+                attempt = attempt._replace(folder=Folder(attempt.folder.step, attempt.term.term))
+                part = await write_bytes(store, attempt, save.data, progress)
+        elif base is None:
+            part = await write_tree(store, attempt, save.stage, progress)
+        else:
+            part = await write_changes(store, attempt, save.stage, base, progress)
+        metadata = await commit(store, attempt, part)
         self._last = (attempt.folder, part)
         report.written_bytes = sum(reference.written_bytes for reference in metadata.parts)
+        return attempt.folder
 
     @asynccontextmanager
     async def _base(self, save: "_Save") -> AsyncIterator[Base | None]:
@@ -276,11 +283,13 @@ class Saver:
         """Where it goes, and as whose. A return to an earlier step begins a new term."""
         if self._term is None or self._returned is not None or step <= self._newest:
             self._term = await self._new_term(step)
-        store, folder = self._checkpoints.store, Folder(step)
-        if await store.is_committed(folder):  # left behind, by a run that came this far before
-            folder = Folder(step, self._term.term)
+        free = await self._is_free(Folder(step))
         self._newest = step
-        return new_attempt(folder, self._term, epoch, metrics)
+        return new_attempt(Folder(step) if free else Folder(step, self._term.term), self._term, epoch, metrics)
+
+    async def _is_free(self, folder: Folder) -> bool:
+        """One that is not was left behind, by a run that came this far before."""
+        return not await self._checkpoints.store.is_committed(folder)
 
     async def _new_term(self, step: int) -> Term:
         everything = await self._checkpoints.all()
@@ -302,17 +311,8 @@ class Saver:
 
     async def _retain(self) -> None:
         """A failure here fails no save: what is not deleted now is deleted after the next one."""
-        rule = self._config.retention
-        if rule == KEEP_ALL:
-            return
         try:
-            everything = await self._checkpoints.all()
-            line = set((await self._checkpoints.line()).values())
-            beyond = doomed(everything, line, await self._checkpoints.pinned(), rule)
-            if beyond:
-                await self._checkpoints.check()
-                await self._checkpoints.delete(beyond)
-                logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
+            await self._checkpoints.retain(self._config.retention)
         except (StrataError, OSError):
             logger.exception("checkpoints beyond what retention keeps could not be deleted")
 
@@ -348,7 +348,7 @@ _unfinished: "dict[Future[None], int]" = {}
 
 
 @atexit.register
-def _finish_all() -> None:
+def finish_all() -> None:
     """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
     for future, process in list(_unfinished.items()):
         if process == os.getpid():

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from strata.checkpoint.retention import KEEP_ALL
 from strata.checkpoint.watched import STUCK_SECONDS
 from strata.core.ids import check_int
 from strata.core.settings import Retention
@@ -9,7 +10,7 @@ from strata.errors import InvalidInput
 
 OVERLAPS = ("none", "optimizer")
 BUSY = ("wait", "skip", "replace")
-KEEP_ALL = Retention()
+UPLOADS = ("all", "newest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class CheckpointManagerConfig:
     overlap: with `optimizer`, `save_async` returns while what optimizers own is still being copied from a GPU, and
         their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
     stuck_seconds: a save fails if nothing comes of a call to the storage for so long; the error names it.
+    local_keep: how many of the latest stay on the local disk, where there is a local tier; and what is not uploaded.
+    upload: which checkpoints go on from there: `all` that retention would keep, or only the `newest` at each time.
     """
 
     retention: Retention = KEEP_ALL
@@ -34,6 +37,8 @@ class CheckpointManagerConfig:
     incremental: bool = False
     overlap: str = "none"
     stuck_seconds: float = STUCK_SECONDS
+    local_keep: int = 2
+    upload: str = "all"
 
     def __post_init__(self) -> None:
         if self.memory_bytes is not None:
@@ -43,5 +48,8 @@ class CheckpointManagerConfig:
             raise InvalidInput(f"stuck_seconds must be above 0, not {self.stuck_seconds!r}")
         if self.overlap not in OVERLAPS:
             raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
+        check_int(self.local_keep, "local_keep", least=1)
+        if self.upload not in UPLOADS:
+            raise InvalidInput(f"upload must be one of {', '.join(UPLOADS)}, not {self.upload!r}")
         if self.when_busy not in BUSY:
             raise InvalidInput(f"when_busy must be one of {', '.join(BUSY)}, not {self.when_busy!r}")

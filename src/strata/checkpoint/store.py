@@ -5,6 +5,7 @@
 {job}/checkpoints/step_1000-3/metadata.json     the same step, saved again by the third run after a return
 {job}/checkpoints/pins/step_1000                kept whatever retention says
 {job}/checkpoints/readers/…                     somebody reads; see `readers`
+{job}/checkpoints/far.json, uploaded/…          on a local tier; see `terms` and `tiers`
 """
 
 import re

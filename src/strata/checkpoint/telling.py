@@ -110,6 +110,17 @@ def _count(event: SaveEvent) -> None:
         numbers.step.labels(event.job_id).set(event.step)
 
 
+def count_upload(job: str, outcome: str, size: int = 0) -> None:
+    """Of a checkpoint from the local tier to the storage behind: uploaded, failed or refused."""
+    _numbers().uploads.labels(job, outcome).inc()
+    _numbers().uploaded.labels(job).inc(size)
+
+
+def show_behind(job: str, count: int) -> None:
+    """How many are to be uploaded."""
+    _numbers().behind.labels(job).set(count)
+
+
 class _Numbers:
     def __init__(self) -> None:
         from prometheus_client import Counter, Gauge, Histogram
@@ -126,6 +137,9 @@ class _Numbers:
         self.referenced = Counter("strata_checkpoint_referenced_bytes", "Not written again, but referred to.", job)
         self.rate = Gauge("strata_checkpoint_mb_per_second", "Of the latest save.", job)
         self.step = Gauge("strata_checkpoint_step", "The latest that this process committed.", job)
+        self.uploads = Counter("strata_checkpoint_uploads", "Tries to upload a checkpoint.", ["job", "outcome"])
+        self.uploaded = Counter("strata_checkpoint_uploaded_bytes", "Of checkpoints that were uploaded.", job)
+        self.behind = Gauge("strata_checkpoint_behind", "Checkpoints on the local disk alone.", job)
 
 
 @cache

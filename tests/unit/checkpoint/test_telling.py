@@ -78,3 +78,20 @@ def test_a_listener_that_fails_fails_no_save(caplog: pytest.LogCaptureFixture) -
         manager.save(STATE, step=1)
     assert len(events) == 1
     assert "a listener failed" in caplog.text
+
+
+def test_uploads_from_a_local_tier_are_counted() -> None:
+    far = FaultyStorage(MemoryStorage(name="far"))
+    with CheckpointManager(far, local=MemoryStorage(name="near"), job_id="uploading") as manager:
+        manager.save(STATE, step=1)
+        manager.wait()
+        far.faults = Faults(before=1.0)
+        manager.save(STATE, step=2)
+        with pytest.raises(StorageUnavailable):
+            manager.wait()
+        assert number("strata_checkpoint_behind", "uploading") == 1
+        assert number("strata_checkpoint_uploads_total", "uploading", outcome="failed") >= 1
+        far.faults = Faults()
+    assert number("strata_checkpoint_behind", "uploading") == 0
+    assert number("strata_checkpoint_uploads_total", "uploading", outcome="uploaded") == 2
+    assert number("strata_checkpoint_uploaded_bytes_total", "uploading") == 2 * (4096 + 4040)
