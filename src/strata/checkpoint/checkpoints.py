@@ -19,6 +19,7 @@ from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.retention import KEEP_ALL, doomed
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.slices import Index
+from strata.checkpoint.stakes import stands
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
 from strata.core.settings import Retention
@@ -204,7 +205,7 @@ class Checkpoints:
             name = path.partition("/")[0]
             if folder_named(name) is None or name in keep or (names is not None and name not in names):
                 continue
-            if path not in needed:
+            if path not in needed and not stands(path):
                 gone.append(path)
         await self.check()  # now: whoever begins after this writes what was not there when these were listed
         await self.store.storage.delete_many([self.store.key(path) for path in gone])

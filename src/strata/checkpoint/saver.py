@@ -44,7 +44,7 @@ from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
-from strata.errors import InvalidInput, ObjectExists, SaveFailed, SaveReplaced, StrataError
+from strata.errors import InvalidInput, ObjectExists, SaveFailed, SaveReplaced, StrataError, Superseded
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
@@ -88,6 +88,7 @@ class Saver:
         self._last: tuple[Folder, Part] | None = None
         self._failures = 0
         self._last_failed: SaveHandle | None = None
+        self._superseded: Superseded | None = None
         self.history: list[SaveHandle] = []
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
@@ -149,7 +150,9 @@ class Saver:
         stage, handle = save.stage, save.handle
         deferred = None
         if stage is not None:
+            handle.told = True  # of what the copy raises; taken back if it raises nothing
             deferred = stage.fill(alone=save.hurried, overlap=self._overlap if save.hurried else None)
+            handle.told = False
         handle.report.stall_seconds = time.perf_counter() - save.began
         if stage is None or deferred is None:
             handle.staged()
@@ -186,6 +189,8 @@ class Saver:
             raise InvalidInput("this process was forked from the one that saves: make a manager of its own, if it must")
 
     def _check_failures(self) -> None:
+        if self._superseded is not None:  # for good: to begin a term again would be to take it back
+            raise Superseded(str(self._superseded)) from self._superseded
         if self._failures >= self._config.max_failed_saves:
             error = None if self._last_failed is None else self._last_failed.error()
             raise SaveFailed(f"{self._failures} saves in a row have failed; the last: {error}") from error
@@ -321,6 +326,8 @@ class Saver:
             self.telling.replaced(handle.report)
             handle.failed(SaveReplaced(f"the save of step {handle.step} was given up for a later one"))
             return
+        if isinstance(error, Superseded):
+            self._superseded = error
         self._failures += 1
         self._last_failed = handle
         self.telling.failed(handle.report, error, self._failures)

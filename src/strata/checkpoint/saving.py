@@ -24,6 +24,7 @@ from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.references import Base, changes, referring, unchanged
 from strata.checkpoint.staging import Stage
+from strata.checkpoint.stakes import staked
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import SnapshotWriter
@@ -31,6 +32,8 @@ from strata.errors import Conflict, ObjectExists
 from strata.storage.threads import DaemonThreads
 
 BYTES, TREE = "bytes", "tree"
+PUT_BYTES = 64 << 20
+"""More goes up in parallel parts, which cannot be put where nothing is: see `stakes`."""
 
 
 @dataclass(slots=True)
@@ -156,11 +159,14 @@ async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Cal
     way yet."""
     name = "model.bin" if not attempt.rank else f"model-{attempt.rank}.bin"
     path = f"{attempt.folder.name}/{name}"
-    key = store.key(path)
     threads = DaemonThreads(1, "strata-digest")
     digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
     threads.shutdown(wait=False)
-    await store.storage.put_if_absent(key, data)
+    if len(data) <= PUT_BYTES:
+        await store.storage.put_if_absent(store.key(path), data)
+    else:
+        async with staked(store, path, attempt.name):
+            await store.storage.write(store.key(path), data)
     progress(len(data))
     found = await digests
     chunks = [Chunk(0, start, size, each) for (start, size), each in zip(chunks_of(len(data)), found, strict=True)]

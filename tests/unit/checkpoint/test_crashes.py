@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointReader
+from strata.checkpoint import CheckpointManager, CheckpointReader, saving
 from strata.checkpoint.lineage import read_lineage
 from strata.errors import Conflict, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
@@ -18,7 +18,14 @@ from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
 NEW = {"w": torch.ones(60), "n": 2}
+LONG = b"a long state of bytes"
 PARTLY_NEW = {"w": torch.zeros(50), "v": torch.ones(3), "n": 2}
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is as long as that goes up in parts."""
+    monkeypatch.setattr(saving, "PUT_BYTES", len(LONG) - 1)
 
 
 def before() -> MemoryStorage:
@@ -52,11 +59,14 @@ def files_in(storage: MemoryStorage) -> set[str]:
 def let_marks_run_out(storage: MemoryStorage) -> None:
     """Those of the dead."""
     BlockingStorage(storage).delete_many(
-        [f"default/checkpoints/{path}" for path in files_in(storage) if "readers/" in path]
+        [f"default/checkpoints/{path}" for path in files_in(storage) if "readers/" in path or "/stake-" in path]
     )
 
 
-@pytest.mark.parametrize("state", [NEW, b"new bytes", PARTLY_NEW], ids=["tree", "bytes", "incremental"])
+@pytest.mark.parametrize(
+    "state", [NEW, b"new bytes", LONG, PARTLY_NEW], ids=["tree", "bytes", "bytes-in-parts", "incremental"]
+)
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -> None:
     count = calls_of(state)
@@ -111,10 +121,11 @@ def test_a_crash_while_deleting_leaves_nothing_half_there() -> None:
                 assert files_in(inner) - {"lineage.json"} == _needed(again)
 
 
-@pytest.mark.parametrize("state", [NEW, b"first."], ids=["tree", "bytes"])
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("state", [NEW, b"first.", LONG], ids=["tree", "bytes", "bytes-in-parts"])
 def test_a_process_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -> None:
     """At any of its calls, another saves the same step in its place, and the next."""
-    theirs = b"second" if isinstance(state, bytes) else OLD
+    theirs = state[::-1] if isinstance(state, bytes) else OLD
     owners = set()
     for at in count(1):
         inner = before()

@@ -632,3 +632,25 @@ def test_the_environment_names_the_job(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_budget_is_said() -> None:
     with CheckpointManager(MemoryStorage()) as manager:
         assert "40% of the" in manager.budget.reason
+
+
+def test_who_was_superseded_does_not_take_over_again(storage: StorageBackend) -> None:
+    first, second = CheckpointManager(storage), CheckpointManager(storage)
+    first.save({"w": 1}, step=1)
+    second.save({"w": 2}, step=2)
+    for step in (3, 1, 3):
+        with pytest.raises(Superseded):
+            first.save({"w": 3}, step=step)
+    second.save({"w": 4}, step=3)
+    assert second.list_checkpoints() == [1, 2, 3]
+    first.close()
+    second.close()
+
+
+def test_a_failure_that_the_copy_raised_is_not_raised_again() -> None:
+    faulty = FaultyStorage(MemoryStorage(), faults=Faults(before=1.0, only=frozenset({"writer.write"})))
+    manager = CheckpointManager(faulty, config=CheckpointManagerConfig(memory_bytes=16 << 20))
+    with pytest.raises(StorageUnavailable):
+        manager.save({"w": np.zeros(40 << 20, np.uint8)}, step=1)
+    manager.wait()
+    manager.close()
