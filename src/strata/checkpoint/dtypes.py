@@ -60,7 +60,9 @@ def dtype_of(name: str) -> Dtype:
 
 def name_of_numpy(dtype: "np.dtype[np.generic]") -> str | None:
     """The name of numpy's type; None for one whose elements are no plain bytes, or differ from machine to machine."""
-    if dtype.hasobject or dtype.fields is not None or dtype.char in "gG":
+    if dtype.hasobject or dtype.fields is not None:
+        return None
+    if dtype.kind in "fc" and dtype.char in "gG":  # types of other packages may have these letters, too
         return None
     if dtype.isnative and dtype.name in KNOWN:
         return dtype.name

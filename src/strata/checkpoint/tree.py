@@ -126,15 +126,20 @@ class _Walk:
         if told is not None:
             return told
         if hasattr(value, "__dlpack__") or hasattr(value, "__array__"):
-            return self._array(framework_named("numpy"), _as_numpy(value), name)
+            made = _as_numpy(value).view()
+            made.flags.writeable = False  # what is read into it would not reach the value
+            return self._array(framework_named("numpy"), made, name)
         raise Unstorable(f"a {kind.__module__}.{kind.__qualname__} cannot be stored: {_advice(value)}")
 
     def _array(self, framework: Framework, value: Any, name: str) -> dict[str, Any]:
         node: dict[str, Any] = {framework.name: len(self.leaves)}
         described = self._describe(framework)(value)
         self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, described))
-        if type(value).__name__ == "Parameter" and framework.name == "torch":
-            node["parameter"] = "trained" if value.requires_grad else "frozen"
+        if _tells_more(type(value)):
+            if framework.name == "torch":
+                node["parameter"] = "trained" if value.requires_grad else "frozen"
+            elif framework.name == "tensorflow":
+                node["variable"] = "trained" if value.trainable else "frozen"
         return node
 
     def _describe(self, framework: Framework) -> Callable[[Any], Described]:
@@ -145,7 +150,7 @@ class _Walk:
     def _arrays(self, value: dict[str, Any], name: str) -> Node | None:
         """A dict of nothing but arrays of one type, which are taken all at once; None for any other."""
         kinds = set(map(type, value.values()))
-        if len(kinds) != 1 or next(iter(kinds)).__name__ == "Parameter":  # of which more must be told
+        if len(kinds) != 1 or _tells_more(next(iter(kinds))):
             return None
         framework = framework_of(next(iter(value.values())))
         names = None if framework is None else self._names.give_all(name, value)
@@ -234,6 +239,11 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
 def _special(value: float) -> str:
     """Not a number has a sign, too."""
     return "-nan" if math.isnan(value) and math.copysign(1, value) < 0 else str(value)
+
+
+def _tells_more(kind: type) -> bool:
+    """Whether it may be a parameter of torch's or a variable of TensorFlow's, which are more than arrays."""
+    return kind.__name__ == "Parameter" or hasattr(kind, "assign")
 
 
 def _is_key(key: object) -> bool:
@@ -350,6 +360,10 @@ class _Build:
             import torch
 
             return torch.nn.Parameter(made, requires_grad=node["parameter"] == "trained")
+        if "variable" in node:
+            import tensorflow as tf
+
+            return tf.Variable(made, trainable=node["variable"] == "trained")
         return made
 
     def _scalar(self, node: Node) -> Any:

@@ -1,22 +1,45 @@
 """Arrays of packages other than torch and numpy."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import pytest
 import torch
 
 from strata.checkpoint import CheckpointManager
+from strata.errors import Unstorable
 from strata.storage import MemoryStorage
+from tests.unit.checkpoint.states import assert_same
 
 ROOT = Path(__file__).parents[3]
+TENSORFLOW = "tensorflow-cpu==2.21.0"
 
 
 def test_arrays_of_jax() -> None:
     """In a process of its own: JAX warns of every fork, and other tests fork."""
     subprocess.run([sys.executable, "-m", "tests.unit.checkpoint.with_jax"], check=True, timeout=120, cwd=ROOT)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has another name")
+def test_arrays_of_tensorflow() -> None:
+    """In a folder of its own: it is too large to be a dependency of every developer's."""
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts"]
+        wanted = ["--constraint", str(ROOT / "constraints.txt"), "--target", folder, TENSORFLOW]
+        done = subprocess.run([*pip, *wanted], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"missing component: {TENSORFLOW} ({done.stderr.strip().splitlines()[-1]})")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])}
+        program = [sys.executable, "-m", "tests.unit.checkpoint.with_tensorflow"]
+        subprocess.run(program, check=True, timeout=300, cwd=ROOT, env=environment)
 
 
 class Exotic:
@@ -30,6 +53,16 @@ def test_anything_that_becomes_an_array_is_stored_as_one() -> None:
     with CheckpointManager(MemoryStorage()) as manager:
         manager.save({"a": Exotic()}, step=1)
         assert manager.load()["a"].tolist() == [0, 1, 2]
+        with pytest.raises(Unstorable, match="read-only"):  # nothing that is read would reach it
+            manager.load(into={"a": Exotic()})
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"])
+def test_numbers_of_few_bits(dtype: str) -> None:
+    array = np.array([0, 1, 2], getattr(ml_dtypes, dtype))
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": array}, step=1)
+        assert_same(manager.load()["a"], array)
 
 
 def test_tensors_with_gaps_and_other_ways_to_lie() -> None:

@@ -1,4 +1,4 @@
-"""TensorFlow's tensors and variables, through numpy. Imported only where TensorFlow is."""
+"""TensorFlow's tensors and variables, and Keras' variables on it, through numpy. Imported only where TensorFlow is."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,29 +10,36 @@ from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout
 from strata.errors import Unstorable
 
+_OWN = (tf.Tensor, tf.Variable)
+
 
 class TensorflowArrays:
-    """TensorFlow. A variable comes back as a variable."""
+    """TensorFlow. A variable comes back as a variable of TensorFlow's, whether it was Keras' or not."""
 
     name = "tensorflow"
 
     def owns(self, value: object) -> bool:
-        return isinstance(value, (tf.Tensor, tf.Variable))
+        return isinstance(value, _OWN) or (
+            _is_of_keras(value) and isinstance(getattr(value, "value", None), tf.Variable)
+        )
 
     def describe(self, value: Any) -> Described:
+        value = _inside(value)
         if not hasattr(value, "numpy"):
             raise Unstorable("a symbolic tensor of TensorFlow has no data: store the values of an eager one")
         if not value.shape.is_fully_defined():
             raise Unstorable("a tensor of TensorFlow without a definite shape cannot be stored")
         dtype = name_of_numpy(np.dtype(value.dtype.as_numpy_dtype))
         if dtype is None:
-            raise Unstorable(f"a tensor of {value.dtype} cannot be stored: give it elements that are plain numbers")
+            raise Unstorable(
+                f"a tensor of {value.dtype.name} cannot be stored: give it elements that are plain numbers"
+            )
         size = value.shape.num_elements() * value.dtype.size
         return Described(dtype, tuple(value.shape), size, on_device="CPU" not in (value.device or "CPU"))
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         for value, target in pairs:
-            found = value.numpy()
+            found = np.asarray(_inside(value).numpy())
             np.copyto(target.view(found.dtype).reshape(found.shape), found)
         return COPIED
 
@@ -49,6 +56,7 @@ class TensorflowArrays:
         return None
 
     def copy_in(self, value: Any, data: Block) -> None:
+        value = _inside(value)
         if not isinstance(value, tf.Variable):
             raise Unstorable("a tensor of TensorFlow cannot be changed in place: a variable can")
         value.assign(data.view(numpy_dtype(value.dtype.name)).reshape(tuple(value.shape)))
@@ -65,4 +73,13 @@ class TensorflowArrays:
 
     def make_like(self, template: Any, data: Block) -> Any:
         made = self.make(*self.outline(template), data)
-        return tf.Variable(made) if isinstance(template, tf.Variable) else made
+        return tf.Variable(made, trainable=template.trainable) if hasattr(template, "assign") else made
+
+
+def _is_of_keras(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "keras"
+
+
+def _inside(value: Any) -> Any:
+    """A variable of Keras' holds one of TensorFlow's."""
+    return value if isinstance(value, _OWN) else value.value
