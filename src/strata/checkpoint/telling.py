@@ -90,8 +90,7 @@ class Telling:
             report.mb_per_second,
             reason,
         )
-        _count(event)
-        for listener in self._listeners:
+        for listener in (_count, *self._listeners):
             try:
                 listener(event)
             except Exception:

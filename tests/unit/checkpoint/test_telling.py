@@ -1,6 +1,8 @@
 """Every save is told: committed, failed, skipped or replaced, with what it cost."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -95,3 +97,21 @@ def test_uploads_from_a_local_tier_are_counted() -> None:
     assert number("strata_checkpoint_behind", "uploading") == 0
     assert number("strata_checkpoint_uploads_total", "uploading", outcome="uploaded") == 2
     assert number("strata_checkpoint_uploaded_bytes_total", "uploading") == 2 * (4096 + 4040)
+
+
+TAKEN = """
+from prometheus_client import Counter
+from strata.checkpoint import CheckpointManager
+from strata.storage import MemoryStorage
+
+Counter("strata_checkpoint_saves", "Of somebody else.")
+with CheckpointManager(MemoryStorage()) as manager:
+    manager.save({"a": 1}, step=1)
+    print(manager.latest_step())
+"""
+
+
+def test_metrics_that_cannot_be_counted_hold_up_no_save() -> None:
+    done = subprocess.run([sys.executable, "-c", TAKEN], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
+    assert "Duplicated timeseries" in done.stderr
