@@ -6,8 +6,8 @@ from typing import Any
 import xxhash
 
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.manifest import CHUNK_BYTES, DIGEST
-from strata.checkpoint.plan import FilePlan, chunks_of
+from strata.checkpoint.manifest import DIGEST
+from strata.checkpoint.plan import FilePlan
 
 
 class FileDigests:
@@ -15,12 +15,7 @@ class FileDigests:
 
     def __init__(self, file: FilePlan) -> None:
         self.found: list[str] = []
-        self._spans: list[tuple[int, int]] = []
-        for wanted, at in file.placed:
-            if 0 < wanted.size <= CHUNK_BYTES:
-                self._spans.append((at, at + wanted.size))
-            else:
-                self._spans += [(at + start, at + start + size) for start, size in chunks_of(wanted.size)]
+        self._spans = file.chunks
         self._open: Any = None
 
     def feed(self, start: int, data: Block) -> None:
