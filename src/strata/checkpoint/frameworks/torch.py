@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
@@ -15,6 +16,20 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _COMPLEX = {name for name in _DTYPES if name.startswith("complex")}
 _STRIDED = torch.strided
 _PLAIN = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
+
+
+def _on_host(dtype: torch.dtype) -> "np.dtype[Any]":
+    """numpy's type for it, or one of as many bytes where numpy has none."""
+    try:
+        found = np.dtype(_NAMES[dtype])
+        if torch.from_numpy(np.zeros(1, found)).dtype is dtype:
+            return found
+    except TypeError:
+        pass
+    return np.dtype(f"u{dtype.itemsize}" if dtype.itemsize == 1 else f"i{dtype.itemsize}")
+
+
+_ON_HOST = {dtype: _on_host(dtype) for dtype in _NAMES}
 
 
 class TorchArrays:
@@ -123,9 +138,11 @@ def _to_host(pairs: list[tuple[torch.Tensor, Block]]) -> Pairs:
 
 
 def _typed(block: Block, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tensor:
+    """Given its type and shape by numpy, which is faster at it."""
     if not block.size:
         return torch.empty(tuple(shape), dtype=dtype)
-    return torch.from_numpy(block).view(dtype).view(tuple(shape))
+    made = torch.from_numpy(np.ndarray(tuple(shape), _ON_HOST[dtype], block))
+    return made if made.dtype is dtype else made.view(dtype)
 
 
 def _why_not(value: torch.Tensor) -> str:
