@@ -70,22 +70,30 @@ def name_of_numpy(dtype: "np.dtype[np.generic]") -> str | None:
 
 
 def numpy_dtype(name: str) -> "np.dtype[np.generic]":
-    """numpy's own type; those it lacks are in the package ml_dtypes."""
+    """numpy's own type; those it lacks are in the package ml_dtypes. Only what `name_of_numpy` gives, or is known: any
+    other name could be that of Python objects, whose addresses a file would then choose."""
     if name.startswith(_NUMPY):
-        try:
-            found = np.dtype(name[len(_NUMPY) :])
-        except TypeError as error:
-            raise InvalidInput(f"{name!r} is no type of numpy's") from error
-        if found.hasobject:
-            raise InvalidInput(f"{name!r} would hold Python objects, which no checkpoint does")
-        return found
+        return _only_numpys(name)
+    if name not in KNOWN:
+        raise InvalidInput(f"{name!r} is no element type that this version of Strata knows: a newer one wrote it")
     try:
         return np.dtype(name)
     except TypeError:
         pass
     try:
         import ml_dtypes
-    except ImportError:
+
+        found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError):
         raise InvalidInput(f"numpy has no {name}: install ml_dtypes, or load into torch or JAX arrays") from None
-    found_there: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
-    return found_there
+    return found
+
+
+def _only_numpys(name: str) -> "np.dtype[np.generic]":
+    try:
+        found = np.dtype(name[len(_NUMPY) :])
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise InvalidInput(f"{name!r} is no type of numpy's") from error
+    if name_of_numpy(found) != name:
+        raise InvalidInput(f"{name!r} is no type that a checkpoint holds")
+    return found
