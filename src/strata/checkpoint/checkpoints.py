@@ -101,7 +101,7 @@ class Checkpoints:
         async with marked(self.store, folder):
             report = LoadReport()
             part = await self._only_part(folder)
-            loader = PartLoader(self.store, part, progress)
+            loader = self._loader(folder, part, progress)
             if part.kind == BYTES:
                 if not load.is_whole:
                     raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
@@ -119,7 +119,10 @@ class Checkpoints:
             part = await self._only_part(folder)
             if part.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it has no tensors")
-            return await PartLoader(self.store, part, lambda count: None).slice(name, index)
+            return await self._loader(folder, part, lambda count: None).slice(name, index)
+
+    def _loader(self, folder: Folder, part: Part, progress: Callable[[int], None]) -> PartLoader:
+        return PartLoader(self.store, part, progress, f"{self._where(folder)}/part-{part.rank}-{part.attempt}.json")
 
     async def open(self, folder: Folder) -> Opened:
         """For an object that is loaded into: nobody deletes the checkpoint until it is closed."""

@@ -12,11 +12,12 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
 
-from strata.checkpoint.manifest import UNREADABLE, Metadata, digest_of
+from strata.checkpoint.manifest import MOST_TERMS, UNREADABLE, Metadata, check_format, check_own_digest, digest_of
 from strata.checkpoint.store import Store
 from strata.errors import CheckpointDamaged, ObjectChanged, ObjectNotFound, Superseded
 
@@ -131,24 +132,30 @@ async def versioned_lineage(store: Store) -> tuple[Lineage, str | None]:
         data, version = await store.storage.read_versioned(key)
     except ObjectNotFound:
         return Lineage(), None
-    where = f"{store.storage.url}/{key}"
+    return _decode(data, f"{store.storage.url}/{key}"), version
+
+
+def _decode(data: bytes, where: str) -> Lineage:
+    check_own_digest(data, where)
+    check_format(data, where, FORMAT)
     try:
         found = msgspec.json.decode(data, type=Lineage)
     except UNREADABLE as error:
         raise CheckpointDamaged(f"{where} is damaged: {error}") from error
-    if found.format > FORMAT:
-        raise CheckpointDamaged(
-            f"{where} was written by a newer version of Strata (format {found.format}): upgrade this one"
-        )
-    if _encode(found.terms) != data:
-        raise CheckpointDamaged(f"{where} is damaged: its digest does not match what it says")
-    return found, version
+    numbers = [0, *(each.term for each in found.terms), MOST_TERMS]
+    if any(later <= earlier for earlier, later in pairwise(numbers)):
+        raise CheckpointDamaged(f"{where} is damaged: its terms do not follow each other")
+    return found
 
 
 def _encode(terms: list[Term]) -> bytes:
     bare = Lineage(terms=terms)
-    return msgspec.json.encode(msgspec.structs.replace(bare, digest=digest_of(msgspec.json.encode(bare)))) + b"\n"
+    digest = digest_of(msgspec.json.encode(bare) + b"\n")
+    return msgspec.json.encode(msgspec.structs.replace(bare, digest=digest)) + b"\n"
 
 
 def _when(unix_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
+    except (OverflowError, ValueError, OSError):
+        return "a time that never was"

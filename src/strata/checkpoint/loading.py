@@ -5,7 +5,8 @@ if a chunk turns out to be damaged the error says so, and the arrays hold a mixt
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,7 +27,11 @@ from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
-from strata.errors import CheckpointMismatch, InvalidInput, NotFound
+from strata.checkpoint.verifying import check_lengths
+from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StrataError
+
+NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration)
+"""What putting a state together raises if its skeleton is none."""
 
 
 def names_of(part: Part) -> list[str]:
@@ -35,18 +40,20 @@ def names_of(part: Part) -> list[str]:
 
 
 class PartLoader:
-    """Loads one part of a checkpoint."""
+    """Loads one part of a checkpoint; `where` is what to call its manifest."""
 
-    def __init__(self, store: Store, part: Part, progress: Callable[[int], None]) -> None:
-        self._store, self._part = store, part
+    def __init__(self, store: Store, part: Part, progress: Callable[[int], None], where: str) -> None:
+        self._store, self._part, self._where = store, part, where
         self._reader = ChunkReader(store, part.files, progress)
         self._blocks: dict[int, Block] = {}
         self._made: dict[tuple[int, str], Any] = {}
 
     async def bytes(self) -> bytes:
         """A state of bytes."""
-        (tensor,) = self._part.tensors
-        block = Memory().take(tensor)
+        if len(self._part.tensors) != 1:
+            raise CheckpointDamaged(f"{self._where} says that {len(self._part.tensors)} tensors are one of bytes")
+        await self._check_lengths([0])
+        block = Memory().take(self._part.tensors[0])
         await self._read({0: block})
         return block.tobytes()
 
@@ -55,13 +62,14 @@ class PartLoader:
         names, everything = names_of(self._part), wants is None
         wants = wants or (lambda name: True)
         numbers = [n for n, name in enumerate(names) if wants(name)]
-        memory = Memory()
+        memory, tensors = Memory(), {self._tensor(n) for n in numbers}
+        await self._check_lengths(tensors)
         with uncollected():
-            blocks = {t: memory.take(self._part.tensors[t]) for t in {self._tensor(n) for n in numbers}}
+            blocks = {t: memory.take(self._part.tensors[t]) for t in tensors}
         await self._read(blocks)
         kept = set(numbers)
-        skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
-        with uncollected():
+        with uncollected(), self._making_sense():
+            skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
             return unflatten(skeleton, self._array)
 
     async def into(self, state: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
@@ -117,9 +125,10 @@ class PartLoader:
         """The checkpoint's, with these arrays and values."""
         placed = {**given, **dict.fromkeys(new, NOT_INSTEAD)}
         skeleton = self._part.skeleton
-        if len(placed) < len(self._part.leaves):
-            skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
-        return unflatten(skeleton, self._array, lambda number, _: placed[number])
+        with self._making_sense():
+            if len(placed) < len(self._part.leaves):
+                skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
+            return unflatten(skeleton, self._array, lambda number, _: placed[number])
 
     def outline(self, rename: Callable[[str], str], report: LoadReport) -> Outline:
         """What there is, before any of it is read."""
@@ -130,7 +139,8 @@ class PartLoader:
             arrays[number] = found
             return found
 
-        tree = unflatten(self._part.skeleton, self._array, outlined)
+        with self._making_sense():
+            tree = unflatten(self._part.skeleton, self._array, outlined)
         return Outline(tree, list(arrays.values()), rename, report)
 
     async def fill(self, targets: Mapping[str, Any], report: LoadReport, strictly: str | None) -> Any:
@@ -144,13 +154,15 @@ class PartLoader:
         await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs], new)
         given = {number: leaf.value for number, leaf in pairs}
         made = dict.fromkeys(new, NOT_INSTEAD)
-        return unflatten(self._part.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
+        with self._making_sense():
+            return unflatten(self._part.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
 
     async def _fill(self, targets: Sequence[tuple[int, Framework, Any]], new: Sequence[int] = ()) -> None:
         """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
         where they lie in some other way. What is `new` is read into our own memory, for `_array` to use."""
         blocks: dict[int, Block] = {}
         on_devices: dict[int, OnDevice] = {}
+        await self._check_lengths([*(self._tensor(number) for number, _, _ in targets), *map(self._tensor, new)])
         later: list[tuple[Framework, Any, int]] = []
         for number, framework, value in targets:
             tensor = self._tensor(number)
@@ -168,8 +180,11 @@ class PartLoader:
             tensor = self._tensor(number)
             if tensor not in blocks:
                 blocks[tensor] = memory.take(self._part.tensors[tensor])
-        await self._read(blocks)
-        await to_devices(self._reader, self._part.tensors, on_devices)
+        try:
+            await self._read(blocks)
+            await to_devices(self._reader, self._part.tensors, on_devices)
+        except CheckpointDamaged as error:
+            raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
         for framework, value, number in later:
             framework.copy_in(value, self._elements(number))
 
@@ -181,11 +196,13 @@ class PartLoader:
             raise NotFound(f"the checkpoint has no tensor {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
         number = names.index(name)
         dtype, shape = self._described(number)
+        await self._check_lengths([self._tensor(number)])
         whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, index))
         part = np.ascontiguousarray(whole.reshape((*shape, dtype_of(dtype).bytes))[with_bytes(index)])
-        kind = array_kinds(self._part.skeleton)[number]
-        package = framework_named("numpy" if kind in VALUES else kind)
-        return package.make(dtype, part.shape[:-1], part.reshape(-1))
+        with self._making_sense():
+            kind = array_kinds(self._part.skeleton)[number]
+            package = framework_named("numpy" if kind in VALUES else kind)
+            return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
     async def _whole(self, number: int) -> Block:
         tensor = self._tensor(number)
@@ -218,7 +235,8 @@ class PartLoader:
     def _values(self) -> set[int]:
         """What is stored as an array, and is none."""
         found: dict[int, str] = {}
-        unflatten(self._part.skeleton, self._array, found.setdefault)
+        with self._making_sense():
+            unflatten(self._part.skeleton, self._array, found.setdefault)
         return {number for number, kind in found.items() if kind in VALUES}
 
     def _sound(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
@@ -282,6 +300,23 @@ class PartLoader:
         item = dtype_of(leaf.dtype).bytes
         raw = np.ndarray((*leaf.shape, item), np.uint8, buffer=block, offset=leaf.offset, strides=(*leaf.strides, 1))
         return np.ascontiguousarray(raw).reshape(-1)
+
+    async def _check_lengths(self, tensors: Iterable[int]) -> None:
+        """Of the files that hold these."""
+        files = {chunk.file for number in tensors for chunk in self._part.tensors[number].chunks}
+        await check_lengths(self._store, [self._part.files[number] for number in sorted(files)])
+
+    @contextmanager
+    def _making_sense(self) -> Iterator[None]:
+        """Putting a state together needs nothing but the manifest: what goes wrong here was never a state."""
+        try:
+            yield
+        except NONSENSE as error:
+            if isinstance(error, StrataError):
+                raise
+            raise CheckpointDamaged(
+                f"{self._where} describes no state that was ever saved ({type(error).__name__}: {error})"
+            ) from error
 
     async def _read(self, blocks: dict[int, Block]) -> None:
         self._blocks = blocks

@@ -4,10 +4,12 @@
     part-0-<attempt>.json         the skeleton of a rank's state, its tensors, and where each of their chunks lies
 
 Every byte is covered: chunks by digests in the part manifest, that by a digest in `metadata.json`, and `metadata.json`
-by one of its own. A reader that does not know the format's version says so, and reads nothing.
+by one of its own, which is the last of its fields in every version. A reader that does not know the format's version
+says so, and reads nothing.
 """
 
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -19,8 +21,12 @@ FORMAT = 1
 METADATA = "metadata.json"
 DIGEST = "xxh3-128:"
 CHUNK_BYTES = 8 << 20
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What reading JSON may raise."""
+MOST_TERMS = 10**9
+"""The names of folders have room for so many; see `lineage`."""
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading JSON may raise: the last, for what goes on for a thousand levels."""
+_OWN_DIGEST = re.compile(rb'"digest": ?"([^"]*)"\n?}\n\Z')
+_NO_NUMBERS = ("nan", "inf", "-inf")
 
 
 def digest_of(data: Any) -> str:
@@ -116,7 +122,7 @@ def encode_part(part: Part) -> bytes:
 
 def decode_part(data: Any, where: str) -> Part:
     """Its digest has been checked: what is wrong now is another version's."""
-    _check_format(data, where)
+    check_format(data, where, FORMAT)
     try:
         return msgspec.json.decode(data, type=Part)
     except UNREADABLE as error:
@@ -134,15 +140,25 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 def decode_metadata(data: bytes, where: str) -> Metadata:
     """Raises CheckpointDamaged, naming the file."""
-    _check_format(data, where)
+    check_own_digest(data, where)
+    check_format(data, where, FORMAT)
     try:
         found = msgspec.json.decode(data, type=Metadata)
     except UNREADABLE as error:
         raise CheckpointDamaged(f"{where} is damaged: {error}") from error
-    bare = msgspec.structs.replace(found, digest="")
-    if _pretty(msgspec.structs.replace(bare, digest=digest_of(_pretty(bare)))) != data:
-        raise CheckpointDamaged(f"{where} is damaged: its digest does not match what it says")
+    if not 0 < found.term < MOST_TERMS:
+        raise CheckpointDamaged(f"{where} is damaged: no writer has the term {found.term}")
+    for name, value in found.metrics.items():
+        if isinstance(value, str) and value not in _NO_NUMBERS:
+            raise CheckpointDamaged(f"{where} is damaged: the metric {name!r} is {value[:40]!r}")
     return found
+
+
+def check_own_digest(data: bytes, where: str) -> None:
+    """Of a file that ends with a digest of itself. Asked first of all: a version that is none is damage, too."""
+    found = _OWN_DIGEST.search(data)
+    if found is None or digest_of(data[: found.start(1)] + data[found.end(1) :]).encode() != found[1]:
+        raise CheckpointDamaged(f"{where} is damaged: its digest does not match what it says")
 
 
 def _pretty(metadata: Metadata) -> bytes:
@@ -157,10 +173,11 @@ class _Versioned(msgspec.Struct):
     format: int
 
 
-def _check_format(data: Any, where: str) -> None:
+def check_format(data: Any, where: str, newest: int) -> None:
+    """InvalidInput for a version that this one does not read."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
     except UNREADABLE as error:
         raise CheckpointDamaged(f"{where} is damaged: {error}") from error
-    if version > FORMAT:
-        raise InvalidInput(f"{where} has format {version}; this version of Strata reads up to {FORMAT}: upgrade it")
+    if version > newest:
+        raise InvalidInput(f"{where} has format {version}; this version of Strata reads up to {newest}: upgrade it")

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
+from strata.checkpoint.soundness import check_sound
 from strata.checkpoint.watched import WatchedStorage
 from strata.core.ids import check_id
-from strata.errors import CheckpointDamaged, ObjectNotFound
+from strata.errors import CheckpointDamaged, InvalidInput, ObjectNotFound
 from strata.storage import StorageBackend
 
 _FOLDER = re.compile(r"step_(\d{1,19})(?:-(\d{1,9}))?")
@@ -98,6 +99,10 @@ class Store:
             data = await self.storage.read(key)
         except ObjectNotFound as error:
             raise CheckpointDamaged(f"{where} is missing: the checkpoint is not whole") from error
+        except InvalidInput as error:
+            raise CheckpointDamaged(f"the checkpoint names a part that cannot be one: {error}") from error
         if digest_of(data) != reference.digest:
             raise CheckpointDamaged(f"{where} is damaged: its digest does not match what the checkpoint says")
-        return decode_part(data, where)
+        part = decode_part(data, where)
+        check_sound(part, where)
+        return part

@@ -1,18 +1,46 @@
-"""Every byte of a checkpoint, read and compared with its digest, in little memory."""
+"""Every byte of a checkpoint, read and compared with its digest, in little memory; and whether files are as long as
+they were, which is asked before memory is taken for what they hold."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from strata.checkpoint.manifest import Chunk, File, Part, digest_of
 from strata.checkpoint.reading import READ_BYTES, ChunkReader, Wish
 from strata.checkpoint.store import Store
+from strata.checkpoint.together import together
 from strata.errors import CheckpointDamaged, ObjectCorrupt, ObjectNotFound
+
+LOOKS_AT_ONCE = 8
+
+
+async def check_lengths(store: Store, files: Iterable[File]) -> None:
+    """CheckpointDamaged names a file that is missing, or is not as long as it was written."""
+    turn = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+    async def look(file: File) -> None:
+        async with turn:
+            await _check_length(store, file)
+
+    await together(look(file) for file in files)
+
+
+async def _check_length(store: Store, file: File) -> None:
+    key = store.key(file.path)
+    where = f"{store.storage.url}/{key}"
+    try:
+        size = await store.storage.size(key)
+    except ObjectNotFound as error:
+        raise CheckpointDamaged(f"{where} is missing: the checkpoint is not whole") from error
+    if size != file.size:
+        raise CheckpointDamaged(f"{where} has {size:,} bytes, and {file.size:,} were written")
 
 
 async def verify_part(store: Store, part: Part, progress: Callable[[int], None]) -> int:
     """How many bytes were compared."""
     total = 0
+    await check_lengths(store, part.files)
     for file in part.files:
         total += await _verify_header(store, file)
     reader = ChunkReader(store, part.files, progress)
@@ -42,16 +70,15 @@ async def _verify(
 
 
 async def _verify_header(store: Store, file: File) -> int:
-    """What precedes the tensors, and the file's length."""
+    """What precedes the tensors."""
+    if not file.header_size:
+        return 0
     key = store.key(file.path)
     where = f"{store.storage.url}/{key}"
     try:
-        size = await store.storage.size(key)
         header = await store.storage.read_range(key, 0, file.header_size)
     except (ObjectNotFound, ObjectCorrupt) as error:
         raise CheckpointDamaged(f"{where} is missing or too short: {error}") from error
-    if size != file.size:
-        raise CheckpointDamaged(f"{where} has {size:,} bytes, and {file.size:,} were written")
-    if file.header_size and digest_of(header) != file.header_digest:
+    if digest_of(header) != file.header_digest:
         raise CheckpointDamaged(f"{where} is damaged: its header is not what was written")
     return file.header_size

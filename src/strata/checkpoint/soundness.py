@@ -1,0 +1,82 @@
+"""Whether a part's manifest can be true, asked before anything is allocated or read for it.
+
+A digest tells that a manifest is the one that was named, not that whoever wrote it meant well. The law: every number in
+it that says where or how much is within what the files hold, so that nothing is read from elsewhere, and no memory is
+taken for what is not there.
+"""
+
+from collections.abc import Sequence
+
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.frameworks.base import span
+from strata.checkpoint.manifest import CHUNK_BYTES, File, Part, Tensor, Tied
+from strata.checkpoint.ties import SHIFT
+from strata.checkpoint.uncollected import uncollected
+from strata.errors import CheckpointDamaged, InvalidInput
+from strata.storage.keys import check_key
+
+MOST_DIMENSIONS = 64
+"""No package has arrays of more."""
+
+
+def check_sound(part: Part, where: str) -> None:
+    """CheckpointDamaged, naming the manifest and what in it cannot be."""
+    try:
+        with uncollected():
+            _check_files(part.files)
+            sizes = _tensor_sizes(part.tensors, [file.size for file in part.files])
+            for leaf in part.leaves:
+                _check_leaf(leaf, sizes)
+    except (_Nonsense, InvalidInput) as error:
+        raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
+
+
+class _Nonsense(Exception):
+    """What no writer of checkpoints would say."""
+
+
+def _check_files(files: Sequence[File]) -> None:
+    for file in files:
+        check_key(file.path)
+        if not 0 <= file.header_size <= file.size:
+            raise _Nonsense(f"the file {file.path!r} has {file.size:,} bytes and a header of {file.header_size:,}")
+
+
+def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[int]:
+    """Their bytes. The chunks of a tensor are as long as its shape asks for, and lie within their files."""
+    count, found = len(file_sizes), []
+    for tensor in tensors:
+        size = dtype_of(tensor.dtype).bytes
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise _Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
+        for length in tensor.shape:
+            size *= length
+        held = 0
+        for chunk in tensor.chunks:
+            if chunk.size != min(CHUNK_BYTES, size - held):
+                raise _Nonsense(f"tensor {tensor.name!r} of {size:,} bytes has {chunk.size:,} in a chunk at {held:,}")
+            if not (0 <= chunk.file < count and 0 <= chunk.at < chunk.at + chunk.size <= file_sizes[chunk.file]):
+                raise _Nonsense(f"tensor {tensor.name!r} has {chunk.size:,} bytes at {chunk.at:,} of no such file")
+            held += chunk.size
+        if held != size or min(tensor.shape, default=0) < 0:
+            raise _Nonsense(f"tensor {tensor.name!r} has {held:,} bytes, and a shape of {list(tensor.shape)}")
+        if not 0 <= tensor.shift < SHIFT:
+            raise _Nonsense(f"tensor {tensor.name!r} is shifted by {tensor.shift}")
+        found.append(size)
+    return found
+
+
+def _check_leaf(leaf: int | Tied, sizes: Sequence[int]) -> None:
+    if not isinstance(leaf, Tied):
+        if not 0 <= leaf < len(sizes):
+            raise _Nonsense(f"an array is tensor {leaf} of {len(sizes)}")
+        return
+    if not 0 <= leaf.tensor < len(sizes):
+        raise _Nonsense(f"{leaf.name!r} is tensor {leaf.tensor} of {len(sizes)}")
+    if leaf.offset is None:
+        return
+    if len(leaf.shape) != len(leaf.strides) or min(leaf.shape, default=1) < 1:
+        raise _Nonsense(f"{leaf.name!r} has a shape of {list(leaf.shape)} and strides of {list(leaf.strides)}")
+    first, last = span(leaf.shape, leaf.strides, dtype_of(leaf.dtype).bytes)
+    if leaf.offset + first < 0 or leaf.offset + last > sizes[leaf.tensor]:
+        raise _Nonsense(f"{leaf.name!r} lies outside of tensor {leaf.tensor}")
