@@ -5,14 +5,16 @@ none that another checkpoint refers to, and none while somebody reads them. What
 writer.
 """
 
+import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
-from strata.checkpoint.lineage import read_lineage
+from strata.checkpoint.lineage import LINEAGE, Lineage, read_lineage, rebuilt
 from strata.checkpoint.loading import PartLoader, names_of
-from strata.checkpoint.manifest import METADATA, Metadata, Part
+from strata.checkpoint.manifest import METADATA, MOST_TERMS, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import being_read, marked
@@ -28,6 +30,16 @@ from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFo
 logger = logging.getLogger("strata.checkpoint")
 
 PINS = "pins"
+_PART = re.compile(r"[^/]+/part-\d+-(\d+)-[0-9a-f]+\.json")
+"""A part's manifest; the term is part of its attempt's name."""
+
+
+class _Survey(NamedTuple):
+    """What there is: the line, by step, and what is wrong with checkpoints that nobody can say are on it."""
+
+    lineage: Lineage
+    line: dict[int, Folder]
+    damaged: dict[Folder, CheckpointDamaged]
 
 
 class Checkpoints:
@@ -37,6 +49,10 @@ class Checkpoints:
         self.store = store
         self.check: Callable[[], Awaitable[object]] = _nothing
         """Raises once another process has taken over: asked before anything is deleted that it may need."""
+        self.deleting = asyncio.Lock()
+        """Held while files that nobody needs are looked for, and while a save looks for a folder to write to."""
+        self.taken: set[str] = set()
+        """Folders that a save of this process may write to: nobody refers to its files yet."""
         self._deleted: set[str] = set()
 
     @property
@@ -45,36 +61,79 @@ class Checkpoints:
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
         """Every committed checkpoint whose manifest is sound, on the line or not."""
-        found = []
+        return (await self._look())[0]
+
+    async def _look(self) -> tuple[list[tuple[Folder, Metadata]], dict[Folder, CheckpointDamaged]]:
+        """Those whose manifests are sound, and what is wrong with the others."""
+        sound, damaged = [], {}
         for folder in await self.store.folders():
             try:
-                found.append((folder, await self.store.metadata(folder)))
+                sound.append((folder, await self.store.metadata(folder)))
             except ObjectNotFound:  # deleted since it was listed
                 continue
             except CheckpointDamaged as error:
                 logger.error("%s", error)
-        return found
+                damaged[folder] = error
+        return sound, damaged
 
     async def line(self) -> dict[int, Folder]:
         """Those that lead to where the job is now, by step."""
+        return (await self._survey()).line
+
+    async def _survey(self) -> "_Survey":
         lineage = await read_lineage(self.store)
-        return lineage.line(await self.all())
+        sound, damaged = await self._look()
+        if not lineage.terms:
+            lineage = rebuilt(metadata for _, metadata in sound)
+            if lineage.terms:
+                logger.warning("%s/%s is missing: it is taken from the checkpoints themselves", self.where, LINEAGE)
+        return _Survey(lineage, lineage.line(sound), damaged)
+
+    async def latest(self) -> Folder | None:
+        """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further
+        without a word would be to lose work without a word."""
+        survey = await self._survey()
+        newest = max(survey.line, default=-1)
+        for folder, error in survey.damaged.items():
+            if folder.step >= newest and survey.lineage.holds(folder.step, await self._term_of(folder)):
+                raise CheckpointDamaged(
+                    f"the latest checkpoint, of step {folder.step}, cannot be read: {error}. To go on from an earlier "
+                    f"one, load it by its step (there are: {_some(survey.line)}), or delete step {folder.step} first"
+                )
+        return survey.line.get(newest)
+
+    async def _term_of(self, folder: Folder) -> int:
+        """Of a checkpoint whose manifest is damaged: the names of its files tell; the newest if there are none."""
+        found = [_PART.fullmatch(path) async for path in self.store.paths(folder.name)]
+        return max((int(each[1]) for each in found if each), default=MOST_TERMS)
 
     async def find(self, step: int | None) -> Folder:
         """The latest, or the one of this step: on the line, or else any that has it."""
-        line = await self.line()
         if step is None:
-            if not line:
+            latest = await self.latest()
+            if latest is None:
                 raise NotFound(f"there is no committed checkpoint in {self.where}")
-            return line[max(line)]
+            return latest
+        line = await self.line()
         if step in line:
             return line[step]
         same = [folder for folder in await self.store.folders() if folder.step == step]
         others = [((await self.store.metadata(folder)).term, folder) for folder in same]
         if not others:
-            near = ", ".join(map(str, sorted(line)[-5:])) or "none"
-            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {near}")
+            raise NotFound(
+                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {_some(line)}"
+            )
         return max(others)[1]
+
+    async def find_to_delete(self, step: int) -> Folder:
+        """As `find`, or one of this step whose manifest is damaged."""
+        try:
+            return await self.find(step)
+        except CheckpointDamaged:
+            damaged = [folder for folder in (await self._look())[1] if folder.step == step]
+            if not damaged:
+                raise
+            return damaged[-1]
 
     async def latest_part(self) -> tuple[Folder, Part] | None:
         """Of the latest on the line, if there is one that is sound."""
@@ -131,7 +190,7 @@ class Checkpoints:
             part = await self._only_part(folder)
             if part.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
-            loader = PartLoader(self.store, part, lambda count: None)
+            loader = self._loader(folder, part, lambda count: None)
             return Opened(folder, self._where(folder), loader, mark.pop_all())
 
     async def _only_part(self, folder: Folder) -> Part:
@@ -148,6 +207,7 @@ class Checkpoints:
     async def verify(self, folder: Folder, progress: Callable[[int], None] = lambda count: None) -> int:
         """Read every byte and compare; how many there were. CheckpointDamaged names what is not as it was written."""
         size = 0
+        self.store.forget(folder)
         async with marked(self.store, folder):
             for reference in (await self.store.metadata(folder)).parts:
                 size += await verify_part(self.store, await self.store.part(reference), progress)
@@ -177,13 +237,16 @@ class Checkpoints:
 
     async def delete(self, folders: Iterable[Folder]) -> None:
         """Their manifests, then whatever nobody else needs."""
-        gone = list(folders)
+        async with self.deleting:
+            await self._delete(list(folders))
+
+    async def _delete(self, gone: list[Folder]) -> None:
         for folder in gone:
-            self._deleted |= await self._referred_to(folder)
-            await self.store.storage.delete(self.store.key(folder.name, METADATA))
+            self._deleted |= {folder.name, *await self._referred_to(folder)}  # whatever becomes of it
+            # The pin first: one that outlived its checkpoint would keep another that is saved under the same name.
             await self.store.storage.delete(self.store.key(PINS, folder.name))
+            await self.store.storage.delete(self.store.key(folder.name, METADATA))
             self.store.forget(folder)
-        self._deleted |= {folder.name for folder in gone}
         await self.sweep(self._deleted)
 
     async def _referred_to(self, folder: Folder) -> set[str]:
@@ -196,12 +259,12 @@ class Checkpoints:
     async def sweep(self, names: set[str] | None = None) -> list[str]:
         """Remove files of these folders (of all, if None) that no checkpoint refers to; gives their paths.
 
-        Only the newest writer may, and not while it writes. What somebody reads stays until the next time.
+        Only the newest writer may. What somebody reads, and what a save of its own writes, stays until the next time.
         """
         there = [path async for path in self.store.paths()]
         # In this order. Whoever writes beside the job marks a folder before there is a file in it; and whoever takes a
         # mark away has committed by then what is needed.
-        keep = await being_read(self.store)
+        keep = await being_read(self.store) | self.taken
         needed = await self._needed()
         gone = []
         for path in there:
@@ -238,3 +301,7 @@ class Checkpoints:
 
 async def _nothing() -> None:
     """To check: whoever has begun no term may delete what a user asks for."""
+
+
+def _some(line: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(line)[-5:])) or "none"

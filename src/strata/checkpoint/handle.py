@@ -7,13 +7,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from strata.checkpoint.saving import Report
+from strata.texts import readable_bytes
 
 
 class SaveHandle:
     """Awaiting it, or `wait_staged()`, means that the state may be changed again; `result()` that it is committed.
 
-    Dropping it still saves. A save that failed raises from `result()`, and is told by the manager in any case.
-    `tiered`: what is committed is uploaded yet; `wait_uploaded()` means that it is.
+    Dropping it still saves. A save that failed raises from `result()`, and is told by the manager in any case; never by
+    awaiting it, which would end a training loop or not, as the storage is quick to fail or slow. `tiered`: what is
+    committed is uploaded yet; `wait_uploaded()` means that it is.
     """
 
     def __init__(self, step: int, *, tiered: bool = False) -> None:
@@ -40,6 +42,12 @@ class SaveHandle:
             return "failed" if self._future.exception() else "committed"
         return "writing" if self._staged.is_set() else "staging"
 
+    @property
+    def progress(self) -> str:
+        """How far it is, for people."""
+        report = self.report
+        return f"{readable_bytes(report.written_bytes)} of {readable_bytes(report.state_bytes)} are written"
+
     def done(self) -> bool:
         """Whether it is over, well or not."""
         return self._future.done()
@@ -51,7 +59,12 @@ class SaveHandle:
 
     def result(self, timeout: float | None = None) -> Report:
         """Once it is committed; raises why it is not. TimeoutError if that takes longer: the save goes on."""
-        error = self._future.exception(timeout)
+        try:
+            error = self._future.exception(timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the save of step {self.step} is not over after {timeout:g} s: {self.progress}"
+            ) from None
         self.told = True
         if error is not None:
             raise error
@@ -74,8 +87,6 @@ class SaveHandle:
     def __await__(self) -> Generator[Any, None, "SaveHandle"]:
         if not self._staged.is_set():
             yield from asyncio.to_thread(self._staged.wait).__await__()
-        if self._future.done():
-            self.result()
         return self
 
     # -- for the manager ---------------------------------------------------------------------------------------------

@@ -68,6 +68,18 @@ class Lineage(msgspec.Struct, frozen=True):
         return {step: found[step][1] for step in sorted(found)}
 
 
+def rebuilt(checkpoints: Iterable[Metadata]) -> Lineage:
+    """The lineage from the checkpoints themselves, where its file is gone: each term went on from before its first one.
+
+    So the latest is of the newest term that saved anything. What went back further is not known any more.
+    """
+    firsts: dict[int, int] = {}
+    for metadata in checkpoints:
+        firsts[metadata.term] = min(metadata.step, firsts.get(metadata.term, metadata.step))
+    # A copy that was made where nobody had saved is of no term.
+    return Lineage(terms=[Term(term, first - 1, "unknown", 0.0) for term, first in sorted(firsts.items()) if term])
+
+
 def writer_name() -> str:
     """This process, for people; no two are the same."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -90,10 +102,15 @@ async def read_lineage(store: Store) -> Lineage:
     return (await versioned_lineage(store))[0]
 
 
-async def begin_term(store: Store, base: int, writer: str, oldest: int = 0) -> Term:
-    """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more."""
+async def begin_term(
+    store: Store, base: int, writer: str, oldest: int = 0, checkpoints: Sequence[Metadata] = ()
+) -> Term:
+    """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more. What the
+    checkpoints say of themselves counts where nothing else is known."""
     for _ in range(TRIES):
         known, version = await versioned_lineage(store)
+        if version is None:
+            known = rebuilt(checkpoints)
         last = known.newest
         term = Term(1 if last is None else last.term + 1, base, writer, time.time())
         kept = [each for each in known.terms if each.term > oldest]
@@ -132,7 +149,12 @@ async def versioned_lineage(store: Store) -> tuple[Lineage, str | None]:
         data, version = await store.storage.read_versioned(key)
     except ObjectNotFound:
         return Lineage(), None
-    return _decode(data, f"{store.storage.url}/{key}"), version
+    try:
+        return _decode(data, f"{store.storage.url}/{key}"), version
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(
+            f"{error}. Remove it, and it is made anew from what the checkpoints say of themselves"
+        ) from error
 
 
 def _decode(data: bytes, where: str) -> Lineage:

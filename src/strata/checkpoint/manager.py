@@ -84,7 +84,7 @@ class CheckpointReader:
         strict: bool = True,
         timeout: float | None = STUCK_SECONDS,
     ) -> Any:
-        """The state of a step, or the latest. An explicit step never falls back to another.
+        """The state of a step, or the latest. Damage is an error, and never falls back to another.
 
         keys: only tensors whose names match one of these patterns. into: a state whose arrays are filled in place, or
         an object that takes its state back, such as a TrainState; it is what is returned then. like: a template, whose
@@ -193,7 +193,8 @@ class CheckpointReader:
         return await _on_loop(self._latest())
 
     async def _latest(self) -> int | None:
-        return max(await self._checkpoints.line(), default=None)
+        latest = await self._checkpoints.latest()
+        return None if latest is None else latest.step
 
     def describe(self, step: int | None = None) -> Metadata:
         """What a checkpoint says of itself."""
@@ -313,10 +314,11 @@ class CheckpointManager(CheckpointReader):
         await _on_loop(self._delete(step))
 
     async def _delete(self, step: int) -> None:
-        folder = await self._checkpoints.find(step)
+        folder = await self._checkpoints.find_to_delete(step)
         if self._uploader is not None:
             await self._uploader.forget(folder)
-        await self._checkpoints.delete([folder])
+        work = self._checkpoints.delete([folder])
+        await watched(work, f"deleting step {step} of {self.url}", self.config.stuck_seconds)
 
     def pin(self, step: int) -> None:
         """Keep it, whatever retention says."""

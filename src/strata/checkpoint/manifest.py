@@ -146,7 +146,7 @@ def decode_metadata(data: bytes, where: str) -> Metadata:
         found = msgspec.json.decode(data, type=Metadata)
     except UNREADABLE as error:
         raise CheckpointDamaged(f"{where} is damaged: {error}") from error
-    if not 0 < found.term < MOST_TERMS:
+    if not 0 <= found.term < MOST_TERMS:
         raise CheckpointDamaged(f"{where} is damaged: no writer has the term {found.term}")
     for name, value in found.metrics.items():
         if isinstance(value, str) and value not in _NO_NUMBERS:

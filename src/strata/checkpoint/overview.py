@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.checkpoint.checkpoints import Checkpoints
-from strata.checkpoint.lineage import Lineage, read_lineage
+from strata.checkpoint.lineage import Lineage, read_lineage, rebuilt
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, folder_named
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
@@ -104,6 +104,8 @@ async def look_over(checkpoints: Checkpoints, *, count_tensors: bool = False) ->
     looks = await asyncio.gather(*map(look, await store.folders()))
     found = [each for each in looks if each is not None]
     lineage, damage = await _lineage(checkpoints)
+    if lineage is not None and not lineage.terms:
+        lineage = rebuilt(each.metadata for each in found if each.metadata)
     line = lineage.line((each.folder, each.metadata) for each in found if each.metadata) if lineage else {}
     on_line, pinned = set(line.values()), await checkpoints.pinned()
     latest = line[max(line)] if line else None

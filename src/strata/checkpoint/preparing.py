@@ -37,10 +37,9 @@ class Planner:
     """Takes states apart; what was made of the last one is used again as long as the shapes stay."""
 
     def __init__(self) -> None:
-        self._outline: Outline = []
-        self._laid_out = _LaidOut([], [], [])
-        self._shapes: Outline = []
-        self._files: list[FilePlan] = []
+        # Each with what was made of it in one piece: another thread may take another state apart meanwhile.
+        self._laid_out: tuple[Outline, _LaidOut] = ([], _LaidOut([], [], []))
+        self._planned: tuple[Outline, list[FilePlan]] = ([], [])
 
     def prepare(self, state: Any) -> Prepared:
         """Raises Unstorable for what cannot be saved, before anything is done."""
@@ -54,10 +53,11 @@ class Planner:
         if not apart(leaves):
             return self._tied(leaves)
         outline = [(leaf.name, leaf.described.dtype, leaf.described.shape) for leaf in leaves]
-        if outline != self._outline:
-            self._laid_out = self._tied(leaves)
-            self._outline = outline
-        return self._laid_out
+        known, laid_out = self._laid_out
+        if outline != known:
+            laid_out = self._tied(leaves)
+            self._laid_out = (outline, laid_out)
+        return laid_out
 
     def _tied(self, leaves: Sequence[Leaf]) -> "_LaidOut":
         stored, tied = tie(leaves)
@@ -65,10 +65,11 @@ class Planner:
 
     def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
         shapes = [(each.name, each.dtype, each.shape) for each in stored]
-        if shapes != self._shapes:
-            wanted = (Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
-            self._shapes, self._files = shapes, plan_files(wanted)
-        return self._files
+        known, files = self._planned
+        if shapes != known:
+            files = plan_files(Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
+            self._planned = (shapes, files)
+        return files
 
 
 class _LaidOut(NamedTuple):

@@ -22,6 +22,7 @@ from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.preparing import Planner, Prepared
@@ -32,7 +33,9 @@ from strata.checkpoint.saving import (
     Attempt,
     as_bytes,
     commit,
+    declare,
     new_attempt,
+    own_bytes,
     write_bytes,
     write_changes,
     write_tree,
@@ -44,7 +47,16 @@ from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.core.ids import check_int
-from strata.errors import InvalidInput, ObjectExists, SaveFailed, SaveReplaced, StrataError, Superseded
+from strata.errors import (
+    InvalidInput,
+    ObjectExists,
+    SaveFailed,
+    SaveReplaced,
+    StorageFull,
+    StrataError,
+    Superseded,
+)
+from strata.texts import readable_bytes
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
@@ -116,7 +128,6 @@ class Saver:
         check_int(step, "step")
         check_int(epoch, "epoch")
         given = _checked_metrics(metrics)
-        self._check_failures()
         handle = SaveHandle(step, tiered=self.tiered)
         data = as_bytes(state)
         prepared = None if data is not None else self._planner.prepare(tree_of(state))
@@ -125,6 +136,7 @@ class Saver:
         with self._turn:
             if not self._my_turn(handle):
                 return handle
+            self._check_failures(hurried=hurried)
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
@@ -150,15 +162,23 @@ class Saver:
         stage, handle = save.stage, save.handle
         deferred = None
         if stage is not None:
-            handle.told = True  # of what the copy raises; taken back if it raises nothing
-            deferred = stage.fill(alone=save.hurried, overlap=self._overlap if save.hurried else None)
-            handle.told = False
+            deferred = self._fill(stage, handle, hurried=save.hurried)
         handle.report.stall_seconds = time.perf_counter() - save.began
         if stage is None or deferred is None:
             handle.staged()
             return
         self._finishing = threading.Thread(target=_finish, args=(stage, deferred, handle), name="strata-overlap")
         self._finishing.start()
+
+    def _fill(self, stage: Stage, handle: SaveHandle, *, hurried: bool) -> "Deferred | None":
+        """A save that fails while its state is still being copied is told as any other is: not by this call."""
+        try:
+            return stage.fill(alone=hurried, overlap=self._overlap if hurried else None)
+        except BaseException as error:
+            if stage.is_given_up(error):
+                return None
+            handle.told = True
+            raise
 
     def _stage(self, prepared: Prepared) -> Stage:
         return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental)
@@ -170,7 +190,10 @@ class Saver:
             try:
                 running[1].result(timeout)
             except TimeoutError:
-                raise TimeoutError(f"the save of step {running[0].step} is not over yet") from None
+                raise TimeoutError(
+                    f"the save of step {running[0].step} to {self._checkpoints.where} is not over after {timeout:g} s: "
+                    f"{running[0].progress}"
+                ) from None
         if self._last_failed is not None and not self._last_failed.told:
             self._last_failed.result()
 
@@ -188,12 +211,16 @@ class Saver:
         if os.getpid() != self._process:
             raise InvalidInput("this process was forked from the one that saves: make a manager of its own, if it must")
 
-    def _check_failures(self) -> None:
+    def _check_failures(self, *, hurried: bool) -> None:
+        """Whoever goes on after SaveFailed was raised has as many tries again."""
         if self._superseded is not None:  # for good: to begin a term again would be to take it back
             raise Superseded(str(self._superseded)) from self._superseded
-        if self._failures >= self._config.max_failed_saves:
-            error = None if self._last_failed is None else self._last_failed.error()
-            raise SaveFailed(f"{self._failures} saves in a row have failed; the last: {error}") from error
+        if hurried and self._failures >= self._config.max_failed_saves and self._last_failed is not None:
+            count, self._failures = self._failures, 0
+            self._last_failed.told = True
+            error = self._last_failed.error()
+            what = f"{count} saves in a row have failed; the last, of {_named(self._last_failed)}"
+            raise SaveFailed(f"{what}: {error}") from error
 
     def _my_turn(self, handle: SaveHandle) -> bool:
         if self._running is None or self._running[0].done():
@@ -241,9 +268,20 @@ class Saver:
         await self._retain()
 
     async def _write(self, save: "_Save") -> None:
-        attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
-        async with self._base(save) as base:
+        async with self._claimed(save) as attempt, self._base(save) as base:
             await self._write_to(self._checkpoints.store, attempt, save, base)
+
+    @asynccontextmanager
+    async def _claimed(self, save: "_Save") -> AsyncIterator[Attempt]:
+        """Where it goes. While this lasts nobody in this process takes its files for rubbish."""
+        checkpoints = self._checkpoints
+        async with checkpoints.deleting:  # what is left to do after the save before this one
+            attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
+            checkpoints.taken = {attempt.folder.name, attempt.own_folder.name}
+        try:
+            yield attempt
+        finally:
+            checkpoints.taken = set()
 
     async def _write_to(self, store: Store, attempt: Attempt, save: "_Save", base: Base | None) -> Folder:
         """Where it is then."""
@@ -252,18 +290,21 @@ class Saver:
         def progress(count: int) -> None:
             report.written_bytes += count
 
-        if save.stage is None:
-            assert save.data is not None
-            try:
-                part = await write_bytes(store, attempt, save.data, progress)
-            except ObjectExists:  # a folder that is this term's alone
-                attempt = attempt._replace(folder=Folder(attempt.folder.step, attempt.term.term))
-                part = await write_bytes(store, attempt, save.data, progress)
-        elif base is None:
-            part = await write_tree(store, attempt, save.stage, progress)
-        else:
-            part = await write_changes(store, attempt, save.stage, base, progress)
-        metadata = await commit(store, attempt, part)
+        async with giving_back(store, attempt) as written:
+            if save.stage is None:
+                assert save.data is not None
+                try:
+                    part = await write_bytes(store, attempt, save.data, progress)
+                except ObjectExists:  # a folder that is this term's alone
+                    attempt = attempt._replace(folder=attempt.own_folder)
+                    part = await write_bytes(store, attempt, save.data, progress)
+            elif base is None:
+                part = await write_tree(store, attempt, save.stage, progress)
+            else:
+                part = await write_changes(store, attempt, save.stage, base, progress)
+            written.extend(own_bytes(attempt, part))
+            reference = await declare(store, attempt, part)
+        metadata = await commit(store, attempt, part, reference)
         self._last = (attempt.folder, part)
         report.written_bytes = sum(reference.written_bytes for reference in metadata.parts)
         return attempt.folder
@@ -301,8 +342,9 @@ class Saver:
         base = self._returned
         if base is None:
             base = max((known for known in await self._checkpoints.line() if known < step), default=-1)
-        oldest = min((metadata.term for _, metadata in everything), default=0)
-        term = await begin_term(self._checkpoints.store, base, self._writer, oldest)
+        known = [metadata for _, metadata in everything]
+        oldest = min((metadata.term for metadata in known), default=0)
+        term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:
             await self._sweep()
@@ -317,7 +359,8 @@ class Saver:
     async def _retain(self) -> None:
         """A failure here fails no save: what is not deleted now is deleted after the next one."""
         try:
-            await self._checkpoints.retain(self._config.retention)
+            what = f"deleting what retention does not keep in {self._checkpoints.where}"
+            await watched(self._checkpoints.retain(self._config.retention), what, self._config.stuck_seconds)
         except (StrataError, OSError):
             logger.exception("checkpoints beyond what retention keeps could not be deleted")
 
@@ -328,10 +371,16 @@ class Saver:
             return
         if isinstance(error, Superseded):
             self._superseded = error
+        if isinstance(error, StorageFull):
+            error = StorageFull(f"{_named(handle)} does not fit: {error}", storage=error.storage, key=error.key)
         self._failures += 1
         self._last_failed = handle
         self.telling.failed(handle.report, error, self._failures)
         handle.failed(error)
+
+
+def _named(handle: SaveHandle) -> str:
+    return f"step {handle.step} ({readable_bytes(handle.report.state_bytes)})"
 
 
 def _overlap(with_what: str) -> "OptimizerOverlap | None":

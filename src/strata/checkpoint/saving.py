@@ -18,6 +18,7 @@ from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.changes import digests_of, write_gathered
 from strata.checkpoint.frameworks import Block
+from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, attempt_name, check_term
 from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
@@ -74,6 +75,21 @@ class Attempt(NamedTuple):
     metrics: dict[str, float]
     rank: int = 0
 
+    @property
+    def stem(self) -> str:
+        """How the paths of all its files begin, but for that of bytes."""
+        return f"{self.folder.name}/part-{self.rank}-{self.name}"
+
+    @property
+    def bytes_path(self) -> str:
+        name = "model.bin" if not self.rank else f"model-{self.rank}.bin"
+        return f"{self.folder.name}/{name}"
+
+    @property
+    def own_folder(self) -> Folder:
+        """One that is this term's alone."""
+        return Folder(self.folder.step, self.term.term)
+
 
 def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float]) -> Attempt:
     return Attempt(folder, term, attempt_name(term), epoch, metrics)
@@ -126,9 +142,8 @@ def _check_unchanged(plans: Sequence[FilePlan], digests: list[list[str]], tensor
 
 
 def _files(attempt: Attempt, plans: Sequence[FilePlan]) -> list[File]:
-    stem = f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}"
     return [
-        File(f"{stem}-{number}.safetensors", plan.size, len(plan.header), digest_of(plan.header))
+        File(f"{attempt.stem}-{number}.safetensors", plan.size, len(plan.header), digest_of(plan.header))
         for number, plan in enumerate(plans)
     ]
 
@@ -157,8 +172,7 @@ def _tensors(prepared: Prepared, digests: list[list[str]]) -> list[Tensor]:
 async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> Part:
     """A state of bytes is a file of exactly those bytes. ObjectExists if another save has begun there: it may be under
     way yet."""
-    name = "model.bin" if not attempt.rank else f"model-{attempt.rank}.bin"
-    path = f"{attempt.folder.name}/{name}"
+    path = attempt.bytes_path
     threads = DaemonThreads(1, "strata-digest")
     digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
     threads.shutdown(wait=False)
@@ -178,13 +192,13 @@ def _digests(data: Block) -> list[str]:
     return [digest_of(data[start : start + size]) for start, size in chunks_of(len(data))]
 
 
-async def commit(store: Store, attempt: Attempt, part: Part) -> Metadata:
-    """The part's manifest, then the checkpoint's. Nothing before the very last write makes it one."""
+async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
+    """The part's manifest."""
     data = manifest.encode_part(part)
-    path = f"{attempt.folder.name}/part-{attempt.rank}-{attempt.name}.json"
+    path = f"{attempt.stem}.json"
     await store.storage.put_if_absent(store.key(path), data)
-    own = {number for number, file in enumerate(part.files) if file.path.startswith(f"{attempt.folder.name}/")}
-    reference = PartRef(
+    own = _own(attempt, part)
+    return PartRef(
         attempt.rank,
         path,
         len(data),
@@ -192,6 +206,11 @@ async def commit(store: Store, attempt: Attempt, part: Part) -> Metadata:
         sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks),
         sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks if chunk.file in own),
     )
+
+
+async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef) -> Metadata:
+    """The checkpoint's manifest. Nothing before this very last write makes it one."""
+    own = _own(attempt, part)
     metadata = Metadata(
         manifest.FORMAT,
         store.job,
@@ -209,13 +228,25 @@ async def commit(store: Store, attempt: Attempt, part: Part) -> Metadata:
     encoded = manifest.encode_metadata(metadata)
     await check_term(store, attempt.term)
     try:
-        await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
+        async with giving_back(store, attempt, committing=True) as written:
+            written.extend(own_bytes(attempt, part))
+            await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
     except ObjectExists:
         raise Conflict(
             f"step {attempt.folder.step} is committed already in {store.storage.url}/{store.root}: "
             "another process saves under the same job_id"
         ) from None
     return manifest.decode_metadata(encoded, "the checkpoint just written")
+
+
+def _own(attempt: Attempt, part: Part) -> set[int]:
+    """Those of its files that this save wrote."""
+    return {number for number, file in enumerate(part.files) if file.path.startswith(f"{attempt.folder.name}/")}
+
+
+def own_bytes(attempt: Attempt, part: Part) -> list[str]:
+    """The file that has the same name for every writer, if this one wrote it."""
+    return [attempt.bytes_path] if part.kind == BYTES else []
 
 
 def as_bytes(state: Any) -> Block | None:

@@ -77,7 +77,8 @@ class Snapshot:
         self._room = Room(arena)
         self._slots = len({segment.place for segment in self.segments})
         self._free = threading.Semaphore(self._slots)
-        self._given_up: BaseException | None = None
+        self.given_up: BaseException | None = None
+        """Why nobody writes it any more."""
 
     @property
     def takes_turns(self) -> bool:
@@ -103,7 +104,7 @@ class Snapshot:
 
     def give_up(self, error: BaseException) -> None:
         """Nobody writes any more: whoever fills stops, and raises this."""
-        self._given_up = error
+        self.given_up = self.given_up or error
         self._free.release(len(self.segments) + 1)
 
     def fill(
@@ -145,8 +146,8 @@ class Snapshot:
         current = next(left, None)
         for number, segment in enumerate(self.segments):
             self._free.acquire()
-            if self._given_up is not None:
-                raise self._given_up
+            if self.given_up is not None:
+                raise self.given_up
             memory = self.memory(segment)
             _put_header(self.files[segment.file], segment, memory)
             while current is not None and current[0] == segment.file and current[1].at < segment.end:

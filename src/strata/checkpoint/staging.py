@@ -90,6 +90,13 @@ class Stage:
                 second[1].fail(error)
             raise
 
+    def is_given_up(self, error: BaseException) -> bool:
+        """Whether this was raised because nobody writes any more, and not because a copy failed."""
+        if error is self.snapshot.given_up:
+            return True
+        second = self._second.result() if self._second.done() and not self._second.exception() else None
+        return second is not None and error is second[0].given_up
+
     # -- on the loop -------------------------------------------------------------------------------------------------
 
     def enough(self) -> None:

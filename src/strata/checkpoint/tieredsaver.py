@@ -78,7 +78,10 @@ class TieredSaver(Saver):
     # -- on the loop -------------------------------------------------------------------------------------------------
 
     async def _write(self, save: _Save) -> None:
-        attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
+        async with self._claimed(save) as attempt:
+            await self._write_somewhere(save, attempt)
+
+    async def _write_somewhere(self, save: _Save, attempt: Attempt) -> None:
         problem = await self._why_not_near(save.handle.report.state_bytes)
         if not problem:
             try:

@@ -32,7 +32,9 @@ class Filled:
         self._loop.call_soon_threadsafe(self._set, number + 1)
 
     def fail(self, error: BaseException) -> None:
-        """From any thread: no more will be."""
+        """From any thread: no more will be. What interrupted that thread must not interrupt the loop."""
+        if not isinstance(error, Exception):
+            error = InterruptedError(f"the copy of the state was interrupted ({type(error).__name__})")
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _set(self, count: int) -> None:

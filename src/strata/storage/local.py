@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import secrets
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -47,6 +48,7 @@ from strata.storage.refusals import changed_meanwhile, exists_already, was_close
 from strata.storage.staging import Job, LocalWriter, Pulse, Staged
 from strata.storage.threads import DaemonThreads
 from strata.storage.tree import Tree, remove_if_empty
+from strata.texts import readable_bytes
 
 T = TypeVar("T")
 
@@ -306,9 +308,19 @@ class LocalStorage:
         if number == errno.EISDIR:
             return InvalidInput(f"{where}: there is a folder of that name")
         kind, hint = _KINDS.get(number or 0, (StorageError, ""))
+        if number == errno.ENOSPC:
+            why += self._room_told()
         if doing == "list" and isinstance(error.filename, str):
             where += f" at {os.path.relpath(error.filename, self._root)!r}"
         return kind(f"{where}: {why}{hint}", storage=self.url, key=key)
+
+    def _room_told(self) -> str:
+        """Of a full disk, as it is now: what a failed write had taken may be given back already."""
+        try:
+            usage = shutil.disk_usage(self._root)
+        except OSError:
+            return ""
+        return f" ({readable_bytes(usage.free)} of {readable_bytes(usage.total)} are free)"
 
     # -- files -------------------------------------------------------------------------------------------------------
 
