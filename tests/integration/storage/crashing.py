@@ -4,15 +4,20 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from strata.storage import BlockingStorage, LocalStorage
 
-CALLS = ("open", "close", "pwrite", "fsync", "ftruncate", "replace", "link", "unlink", "mkdir", "rmdir", "scandir")
+CHANGES = ("create", "pwrite", "fsync", "ftruncate", "utime", "replace", "link", "unlink", "mkdir", "rmdir")
+"""Calls that change what is on the disk, or what stays there when power fails: between two of them nothing changes."""
+CALLS = ("open", *CHANGES[1:], "close", "scandir")
 CHILD_SECONDS = 60.0
 
 Action = Callable[[BlockingStorage], None]
+Call: TypeAlias = Callable[..., Any]
 
 
 def run_child(body: Callable[[], None]) -> int:
@@ -23,6 +28,8 @@ def run_child(body: Callable[[], None]) -> int:
         try:
             body()
             code = 0
+        except BaseException:  # noqa: BLE001  the parent sees the code
+            traceback.print_exc()
         finally:
             os._exit(code)
     timer = threading.Timer(CHILD_SECONDS, os.kill, (child, signal.SIGALRM))
@@ -40,9 +47,14 @@ def act_and_die(root: Path, act: Action, *, at: int, after: bool, die: Callable[
     def body() -> None:
         storage = BlockingStorage(LocalStorage(root))
         storage.exists("warm up the threads")
-        _die_at(at, after, die)
+        fcntl.flock = at_call(at, die, after=after)("flock", fcntl.flock)
         act(storage)
 
+    return dies(body)
+
+
+def dies(body: Callable[[], None]) -> bool:
+    """Whether it was killed; if not, it must have ended well."""
     code = run_child(body)
     assert code in (0, -signal.SIGKILL), f"the child ended with {code}"
     return code == -signal.SIGKILL
@@ -53,23 +65,63 @@ def kill() -> None:
     signal.pause()
 
 
-def _die_at(at: int, after: bool, die: Callable[[], None]) -> None:
-    """From here on calls to the system are counted, in all threads of this process."""
+def at_call(
+    at: int, do: Callable[[], None], *, after: bool = False, calls: Sequence[str] = CALLS
+) -> Callable[[str, Call], Call]:
+    """From here on calls to the system are counted, in all threads of this process, and this is done at one of them.
+
+    Gives what makes another function count with them.
+    """
     counted = iter(range(1, 1 << 30))
 
-    def wrap(call: Callable[..., object]) -> Callable[..., object]:
-        def counting(*args: object, **kwargs: object) -> object:
+    def hook(name: str, call: Call) -> Call:
+        def counting(*args: Any, **kwargs: Any) -> Any:
             mine = next(counted)
             if mine == at and not after:
-                die()
+                do()
             try:
                 return call(*args, **kwargs)
             finally:
                 if mine == at and after:
-                    die()
+                    do()
 
         return counting
 
-    for name in CALLS:
-        setattr(os, name, wrap(getattr(os, name)))
-    fcntl.flock = wrap(fcntl.flock)  # type: ignore[assignment]
+    _hook(calls, hook)
+    return hook
+
+
+def calls_of(body: Callable[[], None], log: Path, calls: Sequence[str] = CHANGES) -> list[str]:
+    """Run it in a child; the calls that it makes, in order."""
+
+    def counted() -> None:
+        made: list[str] = []
+
+        def hook(name: str, call: Call) -> Call:
+            def noting(*args: Any, **kwargs: Any) -> Any:
+                made.append(name)
+                return call(*args, **kwargs)
+
+            return noting
+
+        _hook(calls, hook)
+        body()
+        log.write_text(" ".join(made))
+
+    assert run_child(counted) == 0
+    return log.read_text().split()
+
+
+def _hook(calls: Sequence[str], hook: Callable[[str, Call], Call]) -> None:
+    for name in calls:
+        if name == "create":
+            os.open = _only_creating(hook(name, os.open), os.open)
+        else:
+            setattr(os, name, hook(name, getattr(os, name)))
+
+
+def _only_creating(hooked: Call, plain: Call) -> Call:
+    def opening(path: object, flags: int, *rest: Any, **more: Any) -> Any:
+        return (hooked if flags & os.O_CREAT else plain)(path, flags, *rest, **more)
+
+    return opening

@@ -1,16 +1,11 @@
 """Local writes die at every call to the system, and lose power, and run out of room: the old object or the new one."""
 
 import errno
-import fcntl
 import os
 import re
 import shutil
 import signal
-import struct
-import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +14,9 @@ from strata.errors import StorageError, StorageFull
 from strata.storage import BlockingStorage, LocalStorage
 from strata.storage.backend import byte_view
 from strata.storage.staging import Job
+from tests.integration.disks import Disk
 from tests.integration.storage.crashing import Action, act_and_die, kill, run_child
+from tests.integration.tracing import under_strace
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -27,7 +24,6 @@ OLD, NEW = b"old", b"new"
 LARGE = b"large" * 600_000  # two megabytes and more are written directly
 KEY = "job/checkpoints/step_10/object"
 MOST_CALLS = 200
-SHUTDOWN, WITHOUT_FLUSHING = 0x8004587D, 2
 
 
 def stream(store: BlockingStorage) -> None:
@@ -98,56 +94,8 @@ def test_killed_at_every_call(tmp_path: Path, change: str, after: bool) -> None:
 # -- at any call, as the kernel sees them ------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def strace() -> str:
-    program = shutil.which("strace")
-    if program is None:
-        pytest.skip("missing component: strace")
-    return program
-
-
 NOT_ALWAYS_MADE = ("futex", "brk", "mmap", "munmap", "madvise")
 """For locks and memory, which differ from run to run and touch no file."""
-
-
-def under_strace(strace: str, inject: str, body: Callable[[], None], tmp_path: Path) -> int:
-    """Run it in a child, with strace attached just before it begins: when it sleeps, waiting for that."""
-    begin_read, begin_write = os.pipe()
-    ready_read, ready_write = os.pipe()
-
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.close(begin_write)
-            os.write(ready_write, b"x")
-            if os.read(begin_read, 1):
-                body()
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(begin_read)
-    os.close(ready_write)
-    os.read(ready_read, 1)
-    os.close(ready_read)
-    while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-        os.sched_yield()
-    log = tmp_path / "strace.log"
-    log.unlink(missing_ok=True)
-    tracer = subprocess.Popen(
-        [strace, "-f", "-e", "trace=all", "-e", f"inject={inject}", "-o", str(log), "-p", str(child)],
-        stderr=subprocess.PIPE,
-    )
-    try:
-        assert tracer.stderr is not None
-        assert b"attached" in tracer.stderr.readline()
-        os.write(begin_write, b"x")
-    finally:
-        os.close(begin_write)
-        _, status = os.waitpid(child, 0)
-        tracer.terminate()
-        tracer.communicate()
-    return os.waitstatus_to_exitcode(status)
 
 
 def write_here(root: Path, data: bytes) -> None:
@@ -198,50 +146,6 @@ def test_a_disk_that_fails_is_an_error_with_nothing_left(tmp_path: Path, strace:
 # -- a disk of its own -------------------------------------------------------------------------------------------------
 
 
-def mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"missing component: the right to mount ({done.stderr.strip()})")
-
-
-class Disk:
-    """An ext4 filesystem in a file, whose power can be cut."""
-
-    def __init__(self, folder: Path) -> None:
-        self.image, self.path = folder / "disk.img", folder / "disk"
-        self.path.mkdir()
-        with self.image.open("wb") as image:
-            image.truncate(96 << 20)
-        subprocess.run(["mkfs.ext4", "-q", "-F", str(self.image)], check=True)
-        mount("-o", "loop", str(self.image), str(self.path))
-
-    def cut_power(self) -> None:
-        """What was not synced is gone, as in life."""
-        fd = os.open(self.path, os.O_RDONLY)
-        fcntl.ioctl(fd, SHUTDOWN, struct.pack("I", WITHOUT_FLUSHING))
-        os.close(fd)
-
-    def power_up(self) -> None:
-        self.unmount()
-        mount("-o", "loop", str(self.image), str(self.path))
-
-    def unmount(self) -> None:
-        for _ in range(50):
-            if subprocess.run(["umount", str(self.path)], capture_output=True, check=False).returncode == 0:
-                return
-            time.sleep(0.1)
-        pytest.fail("the disk is still in use")
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    if not shutil.which("mkfs.ext4"):
-        pytest.skip("missing component: mkfs.ext4")
-    disk = Disk(tmp_path)
-    yield disk
-    disk.unmount()
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_power_fails_at_every_call(disk: Disk, change: str) -> None:
     before, act, then = CHANGES[change]
@@ -266,15 +170,6 @@ def test_power_fails_at_every_call(disk: Disk, change: str) -> None:
     assert len(outcomes) > 5
     assert set(outcomes) == {before, then}
     assert outcomes[-1] == then
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder))
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("how", ["write", "stream", "put_if_absent"])

@@ -1,6 +1,7 @@
 """The process dies at each call that it makes to its storage, all of them, before the call is done and after."""
 
 import threading
+import time
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -13,6 +14,7 @@ from strata.checkpoint import CheckpointManager, CheckpointReader, saving
 from strata.checkpoint.lineage import read_lineage
 from strata.errors import Conflict, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
+from strata.testing.faulty import FaultyStorage
 from tests.unit.checkpoint.dying import DyingStorage, Paused
 from tests.unit.checkpoint.states import assert_same
 
@@ -161,3 +163,24 @@ def _save_as_first(storage: Paused, state: Any) -> None:
     for use in (lambda: manager.save(state, step=3), manager.close):
         with suppress(Superseded, Conflict):
             use()
+
+
+def test_what_is_being_written_is_not_swept_away_by_what_the_save_before_left_to_do() -> None:
+    """A step that is saved again while its earlier checkpoint is being deleted takes the same folder."""
+    inner = MemoryStorage()
+    slow = FaultyStorage(inner)
+    with CheckpointManager(slow, keep_count=1) as manager:
+        manager.save(OLD, step=1)
+        manager.wait()
+        slow.fail("delete", slow._made["delete"] + 2, "stuck")  # after the first one's manifest is looked for
+        manager.save(OLD, step=2)
+        while not slow._stuck:
+            time.sleep(0.001)
+        again = manager.save_async(NEW, step=1)
+        with pytest.raises(TimeoutError):
+            again.result(0.05)
+        slow.release()
+        again.result()
+        manager.wait()
+        assert_same(manager.load(1), NEW)
+        manager.verify(1)

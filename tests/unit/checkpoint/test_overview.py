@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from strata import background
@@ -11,6 +12,7 @@ from strata.checkpoint.overview import Overview, look_over, parse_step
 from strata.checkpoint.store import Folder, Store
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound
 from strata.storage import BlockingStorage, MemoryStorage
+from tests.unit.checkpoint.forging import with_digest
 
 HERE = "default/checkpoints"
 
@@ -87,7 +89,7 @@ def test_a_damaged_or_missing_part_is_found_when_tensors_are_counted(storage: Me
 
 
 def test_a_newer_format_is_told_and_does_not_hide_the_others(storage: MemoryStorage) -> None:
-    change(storage, "step_1/metadata.json", lambda data: data.replace(b'"format": 1', b'"format": 9'))
+    change(storage, "step_1/metadata.json", lambda data: with_digest(msgspec.json.decode(data) | {"format": 9}))
     one, *others = overview(storage).checkpoints
     assert "upgrade" in one.damage
     assert [each.damage for each in others] == ["", ""]
