@@ -16,11 +16,12 @@ from strata.checkpoint import manifest
 from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
-from strata.checkpoint.manifest import Part
+from strata.checkpoint.manifest import Part, Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import ChunkReader, Wish, cut
+from strata.checkpoint.reading import AnyWish, ChunkReader, Wish, cut, neighbours
+from strata.checkpoint.runs import Run, runs_of
 from strata.checkpoint.skeleton import array_kinds
 from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.stateful import ArraySpec, Outline
@@ -53,20 +54,17 @@ class PartLoader:
         if len(self._part.tensors) != 1:
             raise CheckpointDamaged(f"{self._where} says that {len(self._part.tensors)} tensors are one of bytes")
         await self._check_lengths([0])
-        block = Memory().take(self._part.tensors[0])
-        await self._read({0: block})
-        return block.tobytes()
+        await self._read({}, {0})
+        return self._blocks[0].tobytes()
 
     async def tree(self, wants: Callable[[str], bool] | None = None) -> Any:
         """The state, with new arrays; only what is wanted, by name."""
         names, everything = names_of(self._part), wants is None
         wants = wants or (lambda name: True)
         numbers = [n for n, name in enumerate(names) if wants(name)]
-        memory, tensors = Memory(), {self._tensor(n) for n in numbers}
+        tensors = {self._tensor(n) for n in numbers}
         await self._check_lengths(tensors)
-        with uncollected():
-            blocks = {t: memory.take(self._part.tensors[t]) for t in tensors}
-        await self._read(blocks)
+        await self._read({}, tensors)
         kept = set(numbers)
         with uncollected(), self._making_sense():
             skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
@@ -175,13 +173,9 @@ class PartLoader:
                 on_devices[tensor] = OnDevice(framework, there)
             else:
                 later.append((framework, value, number))
-        memory = Memory()
-        for number in (*(number for _, _, number in later), *new):
-            tensor = self._tensor(number)
-            if tensor not in blocks:
-                blocks[tensor] = memory.take(self._part.tensors[tensor])
+        needed = {self._tensor(number) for number in (*(number for _, _, number in later), *new)}
         try:
-            await self._read(blocks)
+            await self._read(blocks, needed - blocks.keys())
             await to_devices(self._reader, self._part.tensors, on_devices)
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
@@ -205,8 +199,7 @@ class PartLoader:
             return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
     async def _whole(self, number: int) -> Block:
-        tensor = self._tensor(number)
-        await self._read({tensor: Memory().take(self._part.tensors[tensor])})
+        await self._read({}, {self._tensor(number)})
         return self._elements(number)
 
     async def _sparse(self, number: int, index: Index) -> Block:
@@ -318,15 +311,30 @@ class PartLoader:
                 f"{self._where} describes no state that was ever saved ({type(error).__name__}: {error})"
             ) from error
 
-    async def _read(self, blocks: dict[int, Block]) -> None:
-        self._blocks = blocks
+    async def _read(self, blocks: dict[int, Block], new: Iterable[int]) -> None:
+        """Tensors into this memory, and those that are new into memory that is made for them."""
+        tensors, memory = self._part.tensors, Memory()
         with uncollected():
-            wishes = [
-                Wish(chunk, self._part.tensors[number].name, target)
-                for number, block in blocks.items()
-                for chunk, target in cut(self._part.tensors[number], block)
+            runs, alone = runs_of(tensors, new)
+            self._blocks = blocks | {number: memory.take(tensors[number]) for number in alone}
+            wishes: list[AnyWish] = [
+                Wish(chunk, tensors[number].name, target)
+                for number, block in self._blocks.items()
+                for chunk, target in cut(tensors[number], block)
             ]
+            for run in runs:
+                slab = memory.take_run(run)
+                wishes.append(neighbours([tensors[number] for number in run.numbers], slab))
+                self._blocks.update(_laid_out(tensors, run, slab))
         await self._reader.read(wishes)
+
+
+def _laid_out(tensors: Sequence[Tensor], run: Run, slab: Block) -> Iterator[tuple[int, Block]]:
+    at = 0
+    for number in run.numbers:
+        end = at + tensors[number].chunks[0].size
+        yield number, slab[at:end]
+        at = end
 
 
 def _leaf(name: str, value: Any) -> Leaf:

@@ -5,7 +5,7 @@ A chunk is read whole or not at all: only then its digest can tell whether it is
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
@@ -30,6 +30,49 @@ class Wish(NamedTuple):
     tensor: str
     target: Block
 
+    @property
+    def first(self) -> Chunk:
+        return self.chunk
+
+    def bad(self) -> tuple[Chunk, str] | None:
+        """The chunk that is not what was written, and its tensor."""
+        is_sound = DIGEST + xxhash.xxh3_128_hexdigest(self.target.data) == self.chunk.digest
+        return None if is_sound else (self.chunk, self.tensor)
+
+
+class Neighbours(NamedTuple):
+    """Chunks of several tensors that lie side by side in a file, and go side by side into memory."""
+
+    chunks: list[Chunk]
+    tensors: list[str]
+    target: Block
+
+    @property
+    def first(self) -> Chunk:
+        return self.chunks[0]
+
+    def bad(self) -> tuple[Chunk, str] | None:
+        """The first that is not what was written."""
+        digest, view, at = xxhash.xxh3_128_hexdigest, self.target.data, 0
+        for place, chunk in enumerate(self.chunks):
+            end = at + chunk.size
+            if DIGEST + digest(view[at:end]) != chunk.digest:
+                return chunk, self.tensors[place]
+            at = end
+        return None
+
+
+AnyWish: TypeAlias = Wish | Neighbours
+
+
+def neighbours(tensors: Iterable[Tensor], target: Block) -> Neighbours:
+    """Of tensors that have one chunk each."""
+    chunks, names = [], []
+    for tensor in tensors:
+        chunks.append(tensor.chunks[0])
+        names.append(tensor.name)
+    return Neighbours(chunks, names, target)
+
 
 def cut(tensor: Tensor, memory: T) -> list[tuple[Chunk, T]]:
     """The part of a tensor's memory, wherever that is, for each of its chunks."""
@@ -50,7 +93,7 @@ class ChunkReader:
     def __init__(self, store: Store, files: Sequence[File], progress: Callable[[int], None]) -> None:
         self._store, self._files, self._progress = store, files, progress
 
-    async def read(self, wishes: Iterable[Wish]) -> None:
+    async def read(self, wishes: Iterable[AnyWish]) -> None:
         """All of them; CheckpointDamaged names the first that is not what was written."""
         threads = DaemonThreads(VERIFY_THREADS, "strata-verify")
         turn = asyncio.Semaphore(READS_AT_ONCE)
@@ -59,48 +102,49 @@ class ChunkReader:
         finally:
             threads.shutdown(wait=False)
 
-    async def _read(self, batch: list[Wish], turn: asyncio.Semaphore, threads: DaemonThreads) -> None:
-        file = self._files[batch[0].chunk.file]
+    async def _read(self, batch: list[AnyWish], turn: asyncio.Semaphore, threads: DaemonThreads) -> None:
+        file = self._files[batch[0].first.file]
         key = self._store.key(file.path)
         async with turn:
             try:
-                await self._store.storage.read_into(key, batch[0].chunk.at, [wish.target for wish in batch])
+                await self._store.storage.read_into(key, batch[0].first.at, [wish.target for wish in batch])
             except (ObjectNotFound, ObjectCorrupt) as error:
                 raise CheckpointDamaged(
                     f"{self._store.storage.url}/{key} is missing or too short ({error}): "
-                    f"tensor {batch[0].tensor!r} cannot be read"
+                    f"tensor {_name(batch[0])!r} cannot be read"
                 ) from error
             loop = asyncio.get_running_loop()
             bad = await loop.run_in_executor(threads, _first_bad, batch)
         if bad is not None:
+            chunk, tensor = bad
             raise CheckpointDamaged(
-                f"{self._store.storage.url}/{key} is damaged: tensor {bad.tensor!r}, {bad.chunk.size:,} bytes at "
-                f"{bad.chunk.at:,}, is not what was written"
+                f"{self._store.storage.url}/{key} is damaged: tensor {tensor!r}, {chunk.size:,} bytes at "
+                f"{chunk.at:,}, is not what was written"
             )
-        self._progress(sum(wish.chunk.size for wish in batch))
+        self._progress(sum(len(wish.target) for wish in batch))
 
 
-def _first_bad(batch: list[Wish]) -> Wish | None:
-    digest = xxhash.xxh3_128_hexdigest
-    for wish in batch:
-        if DIGEST + digest(wish.target.data) != wish.chunk.digest:
-            return wish
-    return None
+def _name(wish: AnyWish) -> str:
+    return wish.tensor if isinstance(wish, Wish) else wish.tensors[0]
 
 
-def _batches(wishes: Iterable[Wish]) -> Iterable[list[Wish]]:
+def _first_bad(batch: list[AnyWish]) -> tuple[Chunk, str] | None:
+    return next(filter(None, (wish.bad() for wish in batch)), None)
+
+
+def _batches(wishes: Iterable[AnyWish]) -> Iterable[list[AnyWish]]:
     """Neighbours in a file, up to a fair size."""
-    batch: list[Wish] = []
+    batch: list[AnyWish] = []
     size = 0
-    for wish in sorted(wishes, key=lambda each: (each.chunk.file, each.chunk.at)):
-        if batch and (not _follows(batch[-1].chunk, wish.chunk) or size + wish.chunk.size > READ_BYTES):
+    for wish in sorted(wishes, key=lambda each: (each.first.file, each.first.at)):
+        if batch and (not _follows(batch[-1], wish.first) or size + len(wish.target) > READ_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(wish)
-        size += wish.chunk.size
+        size += len(wish.target)
     if batch:
         yield batch
 
 
-def _follows(one: Chunk, other: Chunk) -> bool:
-    return other.file == one.file and other.at == one.at + one.size
+def _follows(wish: AnyWish, next_one: Chunk) -> bool:
+    return next_one.file == wish.first.file and next_one.at == wish.first.at + len(wish.target)

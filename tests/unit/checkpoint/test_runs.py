@@ -1,0 +1,98 @@
+"""Small tensors in runs: read together, and each still what it was."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.checkpoint import CheckpointManager
+from strata.checkpoint.manifest import Chunk, Tensor
+from strata.checkpoint.runs import RUN_BYTES, SMALL_BYTES, runs_of
+from strata.errors import CheckpointDamaged
+from tests.unit.checkpoint.states import assert_same
+
+
+def tensor(size: int, at: int, *, file: int = 0, stored: int | None = None, shift: int = 0) -> Tensor:
+    return Tensor("t", "uint8", (size,), [Chunk(file, at, size if stored is None else stored, "")], shift)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 700, SMALL_BYTES, SMALL_BYTES + 1]), st.booleans()))
+)
+def test_every_tensor_is_in_one_run_or_alone(wanted: list[tuple[int, int, bool]]) -> None:
+    ends = [0, 0, 0]
+    tensors = []
+    for file, size, gap in wanted:
+        tensors.append(tensor(size, ends[file] + gap, file=file))
+        ends[file] += size + gap
+    runs, alone = runs_of(tensors, reversed(range(len(tensors))))
+    assert sorted([*alone, *(number for run in runs for number in run.numbers)]) == list(range(len(tensors)))
+    assert all(not 0 < tensors[number].shape[0] <= SMALL_BYTES for number in alone)
+    for run in runs:
+        chunks = [tensors[number].chunks[0] for number in run.numbers]
+        assert len({chunk.file for chunk in chunks}) == 1
+        assert (chunks[0].at, chunks[-1].at + chunks[-1].size) == (run.start, run.end)
+        assert all(one.at + one.size == other.at for one, other in pairwise(chunks))
+        assert run.end - run.start <= RUN_BYTES + SMALL_BYTES
+
+
+def test_what_is_not_small_and_simple_is_read_alone() -> None:
+    tensors = [
+        tensor(8, 0),
+        tensor(8, 8, stored=7),  # and damaged
+        tensor(8, 16, shift=3),
+        Tensor("two", "uint8", (8,), [Chunk(0, 24, 4, ""), Chunk(0, 28, 4, "")]),
+        Tensor("between", "float64", (1,), [Chunk(0, 34, 8, "")]),
+    ]
+    runs, alone = runs_of(tensors, range(5))
+    assert ([run.numbers for run in runs], alone) == ([[0]], [1, 2, 3, 4])
+
+
+def mixed() -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    kinds = [np.float64, np.float32, np.int16, np.uint8]
+    state: dict[str, Any] = {
+        f"t{n}": rng.integers(0, 100, rng.integers(0, 300)).astype(kinds[n % 4]) for n in range(3000)
+    }
+    state["large"] = rng.integers(0, 100, 50_000)
+    state |= {f"b{n}": torch.full((n % 5, 3), float(n), dtype=torch.bfloat16) for n in range(300)}
+    state["part"], state["whole"] = state["t5"][3:], state["t5"]
+    return state
+
+
+def test_very_many_small_arrays_come_back(tmp_path: Path) -> None:
+    state = mixed()
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state, 1)
+        found = manager.load()
+        assert_same(found, state)
+        assert all(each.flags.aligned for each in found.values() if isinstance(each, np.ndarray))
+        every_third = [f"t{n}" for n in range(0, 3000, 3)]
+        assert_same(manager.load(keys=every_third), {name: state[name] for name in every_third})
+
+
+def test_each_can_be_changed_without_the_others(tmp_path: Path) -> None:
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({f"t{n}": torch.zeros(3) for n in range(100)}, 1)
+        found = manager.load()
+    found["t7"].fill_(1)
+    assert sum(each.sum() for each in found.values()) == 3
+    assert found["t7"].untyped_storage().nbytes() == 12
+
+
+@pytest.mark.parametrize("number", [0, 1234, 2998])
+def test_the_one_that_is_damaged_is_named(tmp_path: Path, number: int) -> None:
+    state = {f"t{n}": np.full(40, n, np.int64) for n in range(3000)}
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state, 1)
+        (file,) = tmp_path.rglob("*.safetensors")
+        data = bytearray(file.read_bytes())
+        data[data.index(state[f"t{number}"].tobytes()) + 100] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CheckpointDamaged, match=f"tensor 't{number}', 320 bytes"):
+            manager.load()
