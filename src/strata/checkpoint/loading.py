@@ -5,6 +5,7 @@ if a chunk turns out to be damaged the error says so, and the arrays hold a mixt
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -20,12 +21,13 @@ from strata.checkpoint.manifest import Part, Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import AnyWish, ChunkReader, Wish, cut, neighbours
-from strata.checkpoint.runs import Run, runs_of
-from strata.checkpoint.skeleton import array_kinds
+from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut, named_chunks
+from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
+from strata.checkpoint.skeleton import array_kinds, value_numbers
 from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
+from strata.checkpoint.ties import apart
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.verifying import check_lengths
@@ -47,7 +49,7 @@ class PartLoader:
         self._store, self._part, self._where = store, part, where
         self._reader = ChunkReader(store, part.files, progress)
         self._blocks: dict[int, Block] = {}
-        self._made: dict[tuple[int, str], Any] = {}
+        self._made: defaultdict[str, dict[int, Any]] = defaultdict(dict)
 
     async def bytes(self) -> bytes:
         """A state of bytes."""
@@ -75,8 +77,9 @@ class PartLoader:
 
         `strictly` is what to call the checkpoint in the error that tells what does not fit; None takes what does.
         """
-        pairs, new = self._pairs(flatten(state).leaves, rename, report, strictly)
-        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs], new)
+        with uncollected():
+            pairs, new = self._pairs(flatten(state).leaves, rename, report, strictly)
+        await self._fill(pairs, new)
         return self._tree_with({number: leaf.value for number, leaf in pairs}, new)
 
     async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
@@ -93,7 +96,7 @@ class PartLoader:
             if given[number] is None:
                 to_make.append((number, leaf))
             else:
-                to_fill.append((number, leaf.framework, given[number]))
+                to_fill.append((number, _leaf(leaf.name, given[number])))
         await self._fill(to_fill, [*(number for number, _ in to_make), *new])
         for number, leaf in to_make:
             given[number] = leaf.framework.make_like(leaf.value, self._elements(number))
@@ -123,7 +126,7 @@ class PartLoader:
         """The checkpoint's, with these arrays and values."""
         placed = {**given, **dict.fromkeys(new, NOT_INSTEAD)}
         skeleton = self._part.skeleton
-        with self._making_sense():
+        with uncollected(), self._making_sense():
             if len(placed) < len(self._part.leaves):
                 skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
             return unflatten(skeleton, self._array, lambda number, _: placed[number])
@@ -149,38 +152,57 @@ class PartLoader:
         pairs = self._sound(own, report)
         _check(report, strictly)
         new = [number for number, name in wanted if targets[name] is None]
-        await self._fill([(number, leaf.framework, leaf.value) for number, leaf in pairs], new)
+        await self._fill(pairs, new)
         given = {number: leaf.value for number, leaf in pairs}
         made = dict.fromkeys(new, NOT_INSTEAD)
         with self._making_sense():
             return unflatten(self._part.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
 
-    async def _fill(self, targets: Sequence[tuple[int, Framework, Any]], new: Sequence[int] = ()) -> None:
+    async def _fill(self, targets: Sequence[tuple[int, Leaf]], new: Sequence[int] = ()) -> None:
         """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
         where they lie in some other way. What is `new` is read into our own memory, for `_array` to use."""
+        with uncollected():
+            scattered, others = self._scattered(targets)
         blocks: dict[int, Block] = {}
         on_devices: dict[int, OnDevice] = {}
-        await self._check_lengths([*(self._tensor(number) for number, _, _ in targets), *map(self._tensor, new)])
-        later: list[tuple[Framework, Any, int]] = []
-        for number, framework, value in targets:
+        await self._check_lengths([*(self._tensor(number) for number, _ in targets), *map(self._tensor, new)])
+        later: list[tuple[int, Leaf]] = []
+        for number, leaf in others:
             tensor = self._tensor(number)
             taken = self._is_view(number) or tensor in blocks or tensor in on_devices
-            own = None if taken else framework.memory(value)
-            there = None if taken or own is not None else framework.device_bytes(value)
+            own = None if taken else leaf.framework.memory(leaf.value)
+            there = None if taken or own is not None else leaf.framework.device_bytes(leaf.value)
             if own is not None:
                 blocks[tensor] = own
             elif there is not None:
-                on_devices[tensor] = OnDevice(framework, there)
+                on_devices[tensor] = OnDevice(leaf.framework, there)
             else:
-                later.append((framework, value, number))
-        needed = {self._tensor(number) for number in (*(number for _, _, number in later), *new)}
+                later.append((number, leaf))
+        needed = {self._tensor(number) for number in (*(number for number, _ in later), *new)}
         try:
-            await self._read(blocks, needed - blocks.keys())
+            await self._read(blocks, needed - blocks.keys(), scattered)
             await to_devices(self._reader, self._part.tensors, on_devices)
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
-        for framework, value, number in later:
-            framework.copy_in(value, self._elements(number))
+        for number, leaf in later:
+            leaf.framework.copy_in(leaf.value, self._elements(number))
+
+    def _scattered(self, targets: Sequence[tuple[int, Leaf]]) -> tuple[list[Scattered], list[tuple[int, Leaf]]]:
+        """Runs of small tensors that have one name each, for arrays to whose memory they can be copied; the others."""
+        tensors, leaves = self._part.tensors, self._part.leaves
+        tied = {leaf.tensor for leaf in leaves if isinstance(leaf, manifest.Tied)}
+        small: dict[int, tuple[int, Leaf]] = {}
+        others: list[tuple[int, Leaf]] = []
+        for pair in targets:
+            tensor, leaf = leaves[pair[0]], pair[1]
+            fits = leaf.described.is_dense and leaf.described.size <= SMALL_BYTES
+            if fits and isinstance(tensor, int) and tensor not in tied and leaf.framework.is_writable(leaf.value):
+                small[tensor] = pair
+            else:
+                others.append(pair)
+        runs, alone = runs_of(tensors, small)
+        found = [_scattered(tensors, run, [small[number][1] for number in run.numbers]) for run in runs]
+        return found, others + [small[number] for number in alone]
 
     async def slice(self, name: str, index: Index) -> Any:
         """A part of one array, as an array of the package it was saved from."""
@@ -227,22 +249,27 @@ class PartLoader:
 
     def _values(self) -> set[int]:
         """What is stored as an array, and is none."""
-        found: dict[int, str] = {}
         with self._making_sense():
-            unflatten(self._part.skeleton, self._array, found.setdefault)
-        return {number for number, kind in found.items() if kind in VALUES}
+            return value_numbers(self._part.skeleton)
 
     def _sound(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Those of the same type and shape; and of several that are one array here, those that are one there."""
         found = []
-        firsts: dict[tuple[int, int], tuple[tuple[int, int | None], str]] = {}
         for number, leaf in pairs:
             described, stored = leaf.described, self._described(number)
-            if (described.dtype, described.shape) != stored:
-                told = f"{described.dtype}{list(described.shape)}"
-                there = f"{stored[0]}{list(stored[1])}"
-                report.mismatched.append(f"{leaf.name} ({there} in the checkpoint, {told} here)")
+            if (described.dtype, described.shape) == stored:
+                found.append((number, leaf))
                 continue
+            told = f"{described.dtype}{list(described.shape)}"
+            there = f"{stored[0]}{list(stored[1])}"
+            report.mismatched.append(f"{leaf.name} ({there} in the checkpoint, {told} here)")
+        return found if apart([leaf for _, leaf in found]) else self._tied_alike(found, report)
+
+    def _tied_alike(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
+        found = []
+        firsts: dict[tuple[int, int], tuple[tuple[int, int | None], str]] = {}
+        for number, leaf in pairs:
+            described = leaf.described
             if described.region is not None:
                 place = self._part.leaves[number]
                 whole = (place.tensor, place.offset) if isinstance(place, manifest.Tied) else (place, None)
@@ -271,14 +298,15 @@ class PartLoader:
         return tensor.dtype, tensor.shape
 
     def _array(self, number: int, package: str) -> Any:
-        leaf, framework = self._part.leaves[number], framework_named(package)
-        tensor = self._tensor(number)
+        leaf = self._part.leaves[number]
         if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
-            return self._view(leaf, tensor, framework)
-        known = self._made.get((tensor, package))
+            return self._view(leaf, leaf.tensor, framework_named(package))
+        tensor, made = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf, self._made[package]
+        known = made.get(tensor)
         if known is None:
             told = self._part.tensors[tensor]
-            known = self._made[tensor, package] = framework.make(told.dtype, told.shape, self._blocks[tensor])
+            known = framework_named(package).make(told.dtype, told.shape, self._blocks[tensor])
+            made[tensor] = known
         return known
 
     def _view(self, leaf: manifest.Tied, tensor: int, framework: Framework) -> Any:
@@ -311,20 +339,21 @@ class PartLoader:
                 f"{self._where} describes no state that was ever saved ({type(error).__name__}: {error})"
             ) from error
 
-    async def _read(self, blocks: dict[int, Block], new: Iterable[int]) -> None:
+    async def _read(self, blocks: dict[int, Block], new: Iterable[int], scattered: Iterable[Scattered] = ()) -> None:
         """Tensors into this memory, and those that are new into memory that is made for them."""
         tensors, memory = self._part.tensors, Memory()
         with uncollected():
             runs, alone = runs_of(tensors, new)
             self._blocks = blocks | {number: memory.take(tensors[number]) for number in alone}
-            wishes: list[AnyWish] = [
+            wishes: list[AnyWish] = [*scattered]
+            wishes += [
                 Wish(chunk, tensors[number].name, target)
                 for number, block in self._blocks.items()
                 for chunk, target in cut(tensors[number], block)
             ]
             for run in runs:
                 slab = memory.take_run(run)
-                wishes.append(neighbours([tensors[number] for number in run.numbers], slab))
+                wishes.append(Neighbours(*named_chunks(tensors[number] for number in run.numbers), slab))
                 self._blocks.update(_laid_out(tensors, run, slab))
         await self._reader.read(wishes)
 
@@ -335,6 +364,13 @@ def _laid_out(tensors: Sequence[Tensor], run: Run, slab: Block) -> Iterator[tupl
         end = at + tensors[number].chunks[0].size
         yield number, slab[at:end]
         at = end
+
+
+def _scattered(tensors: Sequence[Tensor], run: Run, leaves: Sequence[Leaf]) -> Scattered:
+    chunks, names = named_chunks(tensors[number] for number in run.numbers)
+    regions = [leaf.described.region for leaf in leaves]
+    addresses = np.array([region.start for region in regions if region is not None], np.int64)
+    return Scattered(chunks, names, addresses, [leaf.value for leaf in leaves])
 
 
 def _leaf(name: str, value: Any) -> Leaf:

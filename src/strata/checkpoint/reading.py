@@ -7,10 +7,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import DIGEST, Chunk, File, Tensor
+from strata.checkpoint.sources import copy_many
 from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
 from strata.errors import CheckpointDamaged, ObjectCorrupt, ObjectNotFound
@@ -21,6 +24,7 @@ T = TypeVar("T", bound=Any)
 READ_BYTES = 32 << 20
 READS_AT_ONCE = 4
 VERIFY_THREADS = 2
+_NONE: Block = np.empty(0, np.uint8)
 
 
 class Wish(NamedTuple):
@@ -33,6 +37,10 @@ class Wish(NamedTuple):
     @property
     def first(self) -> Chunk:
         return self.chunk
+
+    @property
+    def size(self) -> int:
+        return len(self.target)
 
     def bad(self) -> tuple[Chunk, str] | None:
         """The chunk that is not what was written, and its tensor."""
@@ -51,6 +59,10 @@ class Neighbours(NamedTuple):
     def first(self) -> Chunk:
         return self.chunks[0]
 
+    @property
+    def size(self) -> int:
+        return len(self.target)
+
     def bad(self) -> tuple[Chunk, str] | None:
         """The first that is not what was written."""
         digest, view, at = xxhash.xxh3_128_hexdigest, self.target.data, 0
@@ -62,16 +74,41 @@ class Neighbours(NamedTuple):
         return None
 
 
-AnyWish: TypeAlias = Wish | Neighbours
+class Scattered(NamedTuple):
+    """Chunks of several tensors that lie side by side in a file, and go to these addresses once they are verified.
+
+    `owners` keep that memory: a thread may still copy there when whoever wanted it has given up.
+    """
+
+    chunks: list[Chunk]
+    tensors: list[str]
+    addresses: NDArray[np.int64]
+    owners: list[Any]
+
+    @property
+    def first(self) -> Chunk:
+        return self.chunks[0]
+
+    @property
+    def size(self) -> int:
+        return self.chunks[-1].at + self.chunks[-1].size - self.chunks[0].at
+
+    def scatter(self, memory: Block) -> None:
+        sizes = np.array([chunk.size for chunk in self.chunks], np.int64)
+        starts = np.array([chunk.at for chunk in self.chunks], np.int64) - self.first.at
+        copy_many(self.addresses, starts + memory.ctypes.data, sizes)
 
 
-def neighbours(tensors: Iterable[Tensor], target: Block) -> Neighbours:
-    """Of tensors that have one chunk each."""
+AnyWish: TypeAlias = Wish | Neighbours | Scattered
+
+
+def named_chunks(tensors: Iterable[Tensor]) -> tuple[list[Chunk], list[str]]:
+    """Of tensors that have one each."""
     chunks, names = [], []
     for tensor in tensors:
         chunks.append(tensor.chunks[0])
         names.append(tensor.name)
-    return Neighbours(chunks, names, target)
+    return chunks, names
 
 
 def cut(tensor: Tensor, memory: T) -> list[tuple[Chunk, T]]:
@@ -92,6 +129,7 @@ class ChunkReader:
 
     def __init__(self, store: Store, files: Sequence[File], progress: Callable[[int], None]) -> None:
         self._store, self._files, self._progress = store, files, progress
+        self._lent: list[Block] = []
 
     async def read(self, wishes: Iterable[AnyWish]) -> None:
         """All of them; CheckpointDamaged names the first that is not what was written."""
@@ -106,30 +144,59 @@ class ChunkReader:
         file = self._files[batch[0].first.file]
         key = self._store.key(file.path)
         async with turn:
+            lent = self._lend(batch)
+            landed = _landing(batch, lent)
             try:
-                await self._store.storage.read_into(key, batch[0].first.at, [wish.target for wish in batch])
+                await self._store.storage.read_into(key, batch[0].first.at, [wish.target for wish in landed])
             except (ObjectNotFound, ObjectCorrupt) as error:
                 raise CheckpointDamaged(
                     f"{self._store.storage.url}/{key} is missing or too short ({error}): "
                     f"tensor {_name(batch[0])!r} cannot be read"
                 ) from error
             loop = asyncio.get_running_loop()
-            bad = await loop.run_in_executor(threads, _first_bad, batch)
+            bad = await loop.run_in_executor(threads, _verify, batch, landed)
+            if lent is not _NONE:
+                self._lent.append(lent)  # not after an error: somebody may still write to it
         if bad is not None:
             chunk, tensor = bad
             raise CheckpointDamaged(
                 f"{self._store.storage.url}/{key} is damaged: tensor {tensor!r}, {chunk.size:,} bytes at "
                 f"{chunk.at:,}, is not what was written"
             )
-        self._progress(sum(len(wish.target) for wish in batch))
+        self._progress(sum(wish.size for wish in batch))
+
+    def _lend(self, batch: list[AnyWish]) -> Block:
+        """Memory for what is scattered only when it is verified; used again."""
+        if not any(isinstance(wish, Scattered) for wish in batch):
+            return _NONE
+        return self._lent.pop() if self._lent else np.empty(READ_BYTES, np.uint8)
+
+
+def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
+    """Each with memory: lent, where it has none of its own yet."""
+    found: list[Wish | Neighbours] = []
+    used = 0
+    for wish in batch:
+        if isinstance(wish, Scattered):
+            found.append(Neighbours(wish.chunks, wish.tensors, lent[used : used + wish.size]))
+            used += wish.size
+        else:
+            found.append(wish)
+    return found
 
 
 def _name(wish: AnyWish) -> str:
     return wish.tensor if isinstance(wish, Wish) else wish.tensors[0]
 
 
-def _first_bad(batch: list[AnyWish]) -> tuple[Chunk, str] | None:
-    return next(filter(None, (wish.bad() for wish in batch)), None)
+def _verify(batch: list[AnyWish], landed: list[Wish | Neighbours]) -> tuple[Chunk, str] | None:
+    """The first that is not what was written. Nothing of what comes with it goes any further."""
+    bad = next(filter(None, (wish.bad() for wish in landed)), None)
+    if bad is None:
+        for wish, there in zip(batch, landed, strict=True):
+            if isinstance(wish, Scattered):
+                wish.scatter(there.target)
+    return bad
 
 
 def _batches(wishes: Iterable[AnyWish]) -> Iterable[list[AnyWish]]:
@@ -137,14 +204,14 @@ def _batches(wishes: Iterable[AnyWish]) -> Iterable[list[AnyWish]]:
     batch: list[AnyWish] = []
     size = 0
     for wish in sorted(wishes, key=lambda each: (each.first.file, each.first.at)):
-        if batch and (not _follows(batch[-1], wish.first) or size + len(wish.target) > READ_BYTES):
+        if batch and (not _follows(batch[-1], wish.first) or size + wish.size > READ_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(wish)
-        size += len(wish.target)
+        size += wish.size
     if batch:
         yield batch
 
 
 def _follows(wish: AnyWish, next_one: Chunk) -> bool:
-    return next_one.file == wish.first.file and next_one.at == wish.first.at + len(wish.target)
+    return next_one.file == wish.first.file and next_one.at == wish.first.at + wish.size

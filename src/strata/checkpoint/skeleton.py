@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strata.checkpoint.names import below
-from strata.checkpoint.tree import ARRAYS, Node
+from strata.checkpoint.tree import ARRAYS, VALUES, Node
 
 PACKAGES = ("numpy", "torch", "jax", "tensorflow")
 """Whose arrays are tensors; the others are bytes or a number that are stored like one."""
@@ -30,6 +30,19 @@ def plain_values(skeleton: Node) -> dict[str, Node]:
 def array_kinds(skeleton: Node) -> dict[int, str]:
     """What each array is, by its number: a package's, or `bytes`, `bytearray` or `scalar`."""
     return {node[kind]: kind for _, node in ends(skeleton) if (kind := kind_of(node)) in ARRAYS}
+
+
+def value_numbers(skeleton: Node) -> set[int]:
+    """The numbers of what is stored like an array, and is none."""
+    found, left = set(), [skeleton]
+    while left:
+        node = left.pop()
+        kind = kind_of(node)
+        if kind in VALUES:
+            found.add(node[kind])
+        elif kind != "arrays":  # which are many, and never such
+            left += [each for _, each in _inside(node, "")]
+    return found
 
 
 def kind_of(node: Node) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
 from strata.checkpoint.soundness import check_sound
+from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.watched import WatchedStorage
 from strata.core.ids import check_id
 from strata.errors import CheckpointDamaged, InvalidInput, ObjectNotFound
@@ -103,6 +104,7 @@ class Store:
             raise CheckpointDamaged(f"the checkpoint names a part that cannot be one: {error}") from error
         if digest_of(data) != reference.digest:
             raise CheckpointDamaged(f"{where} is damaged: its digest does not match what the checkpoint says")
-        part = decode_part(data, where)
-        check_sound(part, where)
-        return part
+        with uncollected():
+            part = decode_part(data, where)
+            check_sound(part, where)
+            return part

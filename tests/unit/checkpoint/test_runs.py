@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.manifest import Chunk, Tensor
 from strata.checkpoint.runs import RUN_BYTES, SMALL_BYTES, runs_of
-from strata.errors import CheckpointDamaged
+from strata.errors import CheckpointDamaged, Unstorable
 from tests.unit.checkpoint.states import assert_same
 
 
@@ -51,6 +51,12 @@ def test_what_is_not_small_and_simple_is_read_alone() -> None:
     ]
     runs, alone = runs_of(tensors, range(5))
     assert ([run.numbers for run in runs], alone) == ([[0]], [1, 2, 3, 4])
+
+
+def test_runs_are_of_a_fair_length() -> None:
+    tensors = [tensor(SMALL_BYTES, number * SMALL_BYTES) for number in range(200)]
+    runs, _ = runs_of(tensors, range(200))
+    assert [run.end - run.start for run in runs] == [RUN_BYTES] * 3 + [8 * SMALL_BYTES]
 
 
 def mixed() -> dict[str, Any]:
@@ -96,3 +102,52 @@ def test_the_one_that_is_damaged_is_named(tmp_path: Path, number: int) -> None:
         file.write_bytes(data)
         with pytest.raises(CheckpointDamaged, match=f"tensor 't{number}', 320 bytes"):
             manager.load()
+
+
+def emptied(state: dict[str, Any]) -> dict[str, Any]:
+    """The same arrays, of zeros, and tied in the same way."""
+    found = {name: each.clone() if isinstance(each, torch.Tensor) else each.copy() for name, each in state.items()}
+    for each in found.values():
+        each[...] = 0
+    if "whole" in found:
+        found["t5"] = found["whole"]
+        found["part"] = found["whole"][3:]
+    return found
+
+
+def test_very_many_small_arrays_are_filled_in_place(tmp_path: Path) -> None:
+    state = mixed()
+    into = emptied(state)
+    into["t1"] = np.zeros((2, *into["t1"].shape), np.float32).T[..., 0]  # with gaps
+    into["b1"] = torch.nn.Parameter(into["b1"])
+    arrays = dict(into)
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state, 1)
+        found = manager.load(into=into)
+    assert all(found[name] is arrays[name] for name in arrays)
+    assert_same({**found, "b1": found["b1"].detach()}, state)
+
+
+def test_what_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    state = {"a": np.ones(3), "b": np.ones(4)}
+    into = emptied(state)
+    into["b"].flags.writeable = False
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state, 1)
+        with pytest.raises(Unstorable, match="read-only"):
+            manager.load(into=into)
+    assert not into["b"].any()
+
+
+def test_nothing_that_comes_with_damage_is_filled_in(tmp_path: Path) -> None:
+    state = {f"t{n}": np.full(40, n + 1, np.int64) for n in range(100)}
+    into = emptied(state)
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state, 1)
+        (file,) = tmp_path.rglob("*.safetensors")
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        with pytest.raises(CheckpointDamaged, match="tensor 't99'"):
+            manager.load(into=into)
+    assert not any(each.any() for each in into.values())

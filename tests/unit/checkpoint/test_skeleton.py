@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from strata.checkpoint.preparing import Planner
-from strata.checkpoint.skeleton import array_kinds, ends, plain_values, shown
+from strata.checkpoint.skeleton import array_kinds, ends, plain_values, shown, value_numbers
 from strata.checkpoint.tree import flatten
 
 Pair = namedtuple("Pair", "left right")
@@ -80,3 +80,10 @@ def test_empty_containers_and_single_values_are_ends() -> None:
     assert shown({"tuple": []}) == []
     assert [*ends(flatten(5).skeleton)] == [("", 5)]
     assert plain_values(flatten(torch.ones(1)).skeleton) == {}
+
+
+def test_what_is_stored_like_an_array_is_told_from_those_that_are() -> None:
+    for state in (STATE, {"bytes": np.ones(1), "scalar": {"torch": b"x"}}, [b"x", {"arrays": torch.ones(1)}], b"x"):
+        skeleton = flatten(state).skeleton
+        kinds = array_kinds(skeleton)
+        assert value_numbers(skeleton) == {n for n, kind in kinds.items() if kind in ("bytes", "bytearray", "scalar")}

@@ -99,6 +99,10 @@ class Framework(Protocol):
         """An array that lies within these bytes, and shares them with others."""
         ...
 
+    def is_writable(self, value: Any) -> bool:
+        """Whether the memory where an array says it lies may be written to."""
+        ...
+
     def memory(self, value: Any) -> Block | None:
         """The bytes of an array that can be written in place; None where `copy_in` must do."""
         ...

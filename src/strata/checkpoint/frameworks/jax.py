@@ -50,6 +50,9 @@ class JaxArrays:
     def view(self, layout: Layout, data: Block) -> Any:
         raise AssertionError("its memory is not told, so it is never found to share any")
 
+    def is_writable(self, value: jax.Array) -> bool:
+        return False
+
     def memory(self, value: jax.Array) -> Block | None:
         return None
 

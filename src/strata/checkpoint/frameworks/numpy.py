@@ -45,6 +45,9 @@ class NumpyArrays:
         dtype = numpy_dtype(layout.dtype)
         return np.ndarray(layout.shape, dtype, buffer=data, offset=layout.offset, strides=layout.strides)
 
+    def is_writable(self, value: np.ndarray[Any, Any]) -> bool:
+        return bool(value.flags.writeable)
+
     def memory(self, value: np.ndarray[Any, Any]) -> Block | None:
         if not (value.flags.c_contiguous and value.flags.writeable):
             return None

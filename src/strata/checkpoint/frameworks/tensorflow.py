@@ -52,6 +52,9 @@ class TensorflowArrays:
     def view(self, layout: Layout, data: Block) -> Any:
         raise AssertionError("its memory is not told, so it is never found to share any")
 
+    def is_writable(self, value: Any) -> bool:
+        return False
+
     def memory(self, value: Any) -> Block | None:
         return None
 

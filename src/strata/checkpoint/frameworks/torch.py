@@ -85,6 +85,9 @@ class TorchArrays:
         with torch.no_grad():
             return made.set_(storage, offset // item, layout.shape, tuple(step // item for step in layout.strides))
 
+    def is_writable(self, value: torch.Tensor) -> bool:
+        return True
+
     def memory(self, value: torch.Tensor) -> Block | None:
         if value.device.type != "cpu" or not value.is_contiguous() or not value.numel():
             return None
