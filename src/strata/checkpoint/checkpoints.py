@@ -34,7 +34,7 @@ _PART = re.compile(r"[^/]+/part-\d+-(\d+)-[0-9a-f]+\.json")
 """A part's manifest; the term is part of its attempt's name."""
 
 
-class _Survey(NamedTuple):
+class Survey(NamedTuple):
     """What there is: the line, by step, and what is wrong with checkpoints that nobody can say are on it."""
 
     lineage: Lineage
@@ -80,27 +80,31 @@ class Checkpoints:
         """Those that lead to where the job is now, by step."""
         return (await self._survey()).line
 
-    async def _survey(self) -> "_Survey":
+    async def _survey(self) -> "Survey":
         lineage = await read_lineage(self.store)
         sound, damaged = await self._look()
         if not lineage.terms:
             lineage = rebuilt(metadata for _, metadata in sound)
             if lineage.terms:
                 logger.warning("%s/%s is missing: it is taken from the checkpoints themselves", self.where, LINEAGE)
-        return _Survey(lineage, lineage.line(sound), damaged)
+        return Survey(lineage, lineage.line(sound), damaged)
 
     async def latest(self) -> Folder | None:
         """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further
         without a word would be to lose work without a word."""
         survey = await self._survey()
-        newest = max(survey.line, default=-1)
+        await self._check_latest(survey)
+        return survey.line[max(survey.line)] if survey.line else None
+
+    async def _check_latest(self, survey: "Survey") -> None:
+        """CheckpointDamaged if one of those that are damaged came after all others."""
         for folder, error in survey.damaged.items():
-            if folder.step >= newest and survey.lineage.holds(folder.step, await self._term_of(folder)):
+            is_newest = folder.step >= max(survey.line, default=-1)
+            if is_newest and survey.lineage.holds(folder.step, await self._term_of(folder)):
                 raise CheckpointDamaged(
                     f"the latest checkpoint, of step {folder.step}, cannot be read: {error}. To go on from an earlier "
                     f"one, load it by its step (there are: {_some(survey.line)}), or delete step {folder.step} first"
                 )
-        return survey.line.get(newest)
 
     async def _term_of(self, folder: Folder) -> int:
         """Of a checkpoint whose manifest is damaged: the names of its files tell; the newest if there are none."""

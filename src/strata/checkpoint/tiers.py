@@ -9,11 +9,12 @@ is whole there. What the local disk holds of runs that the storage behind does n
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import Any, TypeVar
 
-from strata.checkpoint.checkpoints import PINS, Checkpoints
+from strata.checkpoint.checkpoints import PINS, Checkpoints, Survey
 from strata.checkpoint.copies import Copies, Far, Near, View
 from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import Metadata
@@ -120,19 +121,28 @@ class Tiers(Checkpoints):
     async def line(self) -> dict[int, Folder]:
         return {step: each.folder for step, each in (await self.view()).line().items()}
 
+    async def latest(self) -> Folder | None:
+        view = await self.view()
+        line = {step: each.folder for step, each in view.line().items()}
+        with suppress(StorageUnavailable):  # then what is on the local disk is all that is known
+            damaged = {folder: error for folder, error in (await self._look())[1].items() if view.at(folder) is None}
+            await self._check_latest(Survey(view.lineage, line, damaged))
+        return line[max(line)] if line else None
+
     async def find(self, step: int | None) -> Folder:
+        if step is None:
+            latest = await self.latest()
+            if latest is None:
+                raise NotFound(f"there is no committed checkpoint in {self.where}, nor in {self.near.where}")
+            return latest
         view = await self.view()
         line = view.line()
-        if step is None:
-            if not line:
-                raise NotFound(f"there is no committed checkpoint in {self.where}, nor in {self.near.where}")
-            return line[max(line)].folder
         if step in line:
             return line[step].folder
         same = [each for each in view.checkpoints if each.folder.step == step]
         if not same:
-            latest = ", ".join(map(str, sorted(line)[-5:])) or "none"
-            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {latest}")
+            near = ", ".join(map(str, sorted(line)[-5:])) or "none"
+            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {near}")
         return max(same, key=lambda each: each.metadata.term).folder
 
     async def metadata(self, folder: Folder) -> Metadata:

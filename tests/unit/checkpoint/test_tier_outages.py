@@ -451,9 +451,9 @@ def test_what_was_copied_in_turns_cannot_be_written_twice() -> None:
         manager.save(state(1), step=1)
         manager.wait()
         pair.near.faults = NO_WRITES
-        for told in (lambda: manager.save(large, step=2), manager.wait):
-            with pytest.raises(StorageUnavailable, match="failed on purpose"):
-                told()
+        with pytest.raises(StorageUnavailable, match="failed on purpose"):
+            manager.save(large, step=2)
+        manager.wait()  # once is enough
         manager.save(large, step=3)
         assert where(manager) == {1: "both", 3: "remote"}
         assert_same(manager.load(), large)
