@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from strata.checkpoint.lineage import check_term
-from strata.checkpoint.store import Store
+from strata.checkpoint.store import Store, folder_named, folders_of
 from strata.errors import ObjectExists, StorageError, StrataError
 
 if TYPE_CHECKING:
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def giving_back(store: Store, attempt: "Attempt", *, committing: bool = False) -> AsyncIterator[list[str]]:
-    """Takes the paths of files whose names do not tell whose they are, once they are this attempt's."""
-    written: list[str] = []
+    """Takes the paths of files whose names do not tell whose they are, and which this attempt alone writes."""
+    others: list[str] = []
     try:
-        yield written
+        yield others
     except BaseException as error:
         is_refused = isinstance(error, StorageError) and not error.retry and not isinstance(error, ObjectExists)
         if is_refused or not committing:
             with suppress(StrataError):
-                await _give_back(store, attempt, written)
+                await _give_back(store, attempt, others)
         raise
 
 
-async def _give_back(store: Store, attempt: "Attempt", written: list[str]) -> None:
+async def _give_back(store: Store, attempt: "Attempt", others: list[str]) -> None:
+    folders = {attempt.folder, *(folder for name in folders_of(others) if (folder := folder_named(name)))}
+    names = [path for folder in folders async for path in store.paths(folder.name)]
+    left = [path for path in names if path in others or f"/part-{attempt.rank}-{attempt.name}" in path]
+    # Whoever takes over after this finds what was listed, and writes elsewhere.
     await check_term(store, attempt.term)
-    if await store.is_committed(attempt.folder):
-        return
-    left = [path async for path in store.paths(attempt.folder.name) if path.startswith(attempt.stem)]
-    await store.storage.delete_many([store.key(path) for path in (*left, *written)])
+    if not any([await store.is_committed(folder) for folder in folders]):
+        await store.storage.delete_many([store.key(path) for path in left])

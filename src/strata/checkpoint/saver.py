@@ -35,7 +35,6 @@ from strata.checkpoint.saving import (
     commit,
     declare,
     new_attempt,
-    own_bytes,
     write_bytes,
     write_changes,
     write_tree,
@@ -290,19 +289,20 @@ class Saver:
         def progress(count: int) -> None:
             report.written_bytes += count
 
-        async with giving_back(store, attempt) as written:
+        async with giving_back(store, attempt) as others:
             if save.stage is None:
                 assert save.data is not None
+                others.append(attempt.bytes_path)
                 try:
                     part = await write_bytes(store, attempt, save.data, progress)
-                except ObjectExists:  # a folder that is this term's alone
+                except ObjectExists:
                     attempt = attempt._replace(folder=attempt.own_folder)
+                    others[:] = [attempt.bytes_path]
                     part = await write_bytes(store, attempt, save.data, progress)
             elif base is None:
                 part = await write_tree(store, attempt, save.stage, progress)
             else:
                 part = await write_changes(store, attempt, save.stage, base, progress)
-            written.extend(own_bytes(attempt, part))
             reference = await declare(store, attempt, part)
         metadata = await commit(store, attempt, part, reference)
         self._last = (attempt.folder, part)

@@ -228,8 +228,9 @@ async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef)
     encoded = manifest.encode_metadata(metadata)
     await check_term(store, attempt.term)
     try:
-        async with giving_back(store, attempt, committing=True) as written:
-            written.extend(own_bytes(attempt, part))
+        async with giving_back(store, attempt, committing=True) as others:
+            if part.kind == BYTES:
+                others.append(attempt.bytes_path)
             await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
     except ObjectExists:
         raise Conflict(
@@ -242,11 +243,6 @@ async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef)
 def _own(attempt: Attempt, part: Part) -> set[int]:
     """Those of its files that this save wrote."""
     return {number for number, file in enumerate(part.files) if file.path.startswith(f"{attempt.folder.name}/")}
-
-
-def own_bytes(attempt: Attempt, part: Part) -> list[str]:
-    """The file that has the same name for every writer, if this one wrote it."""
-    return [attempt.bytes_path] if part.kind == BYTES else []
 
 
 def as_bytes(state: Any) -> Block | None:
