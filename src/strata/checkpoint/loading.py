@@ -114,9 +114,7 @@ class PartLoader:
     ) -> tuple[list[tuple[int, Leaf]], list[int]]:
         """Which array of the checkpoint goes where, and which are no arrays here. CheckpointMismatch if anything does
         not fit, with nothing changed or made."""
-        leaves = {leaf.name: leaf for leaf in found}
-        names = [rename(name) for name in names_of(self._part)]
-        pairs = self._fitting(names, leaves, report)
+        pairs = self._fitting([rename(name) for name in names_of(self._part)], list(found), report)
         values = self._values()
         own = self._sound([pair for pair in pairs if pair[0] not in values], report)
         _check(report, strictly)
@@ -234,8 +232,11 @@ class PartLoader:
         await self._reader.read(Wish(cuts[place][0], tensor.name, cuts[place][1]) for place in wanted)
         return memory
 
-    def _fitting(self, names: Sequence[str], leaves: dict[str, Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
+    def _fitting(self, names: list[str], found: list[Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Which array of the checkpoint goes where; what does not fit is reported."""
+        if names == [leaf.name for leaf in found]:
+            return list(enumerate(found))
+        leaves = {leaf.name: leaf for leaf in found}
         pairs = []
         for number, name in enumerate(names):
             leaf = leaves.get(name)
@@ -292,9 +293,11 @@ class PartLoader:
 
     def _described(self, number: int) -> tuple[str, tuple[int, ...]]:
         leaf = self._part.leaves[number]
-        if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
-            return leaf.dtype, leaf.shape
-        tensor = self._part.tensors[self._tensor(number)]
+        if isinstance(leaf, manifest.Tied):
+            if leaf.offset is not None:
+                return leaf.dtype, leaf.shape
+            leaf = leaf.tensor
+        tensor = self._part.tensors[leaf]
         return tensor.dtype, tensor.shape
 
     def _array(self, number: int, package: str) -> Any:

@@ -54,7 +54,7 @@ class Tied(msgspec.Struct, frozen=True, omit_defaults=True):
     strides: tuple[int, ...] = ()
 
 
-class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
+class Tensor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An array, or bytes in which several lie: those begin `shift` bytes behind a multiple of 64."""
 
     name: str

@@ -3,8 +3,9 @@
 import ctypes
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,14 +59,14 @@ class Source(Protocol):
         ...
 
 
-class HostMemory:
+class HostMemory(msgspec.Struct, gc=False):
     """Bytes that lie there as they are to be stored. `owner` keeps them there."""
 
-    __slots__ = ("_owner", "address", "size")
-    on_device = is_cuda = False
-
-    def __init__(self, address: int, size: int, owner: object) -> None:
-        self.address, self.size, self._owner = address, size, owner
+    address: int
+    size: int
+    owner: Any
+    on_device: ClassVar[bool] = False
+    is_cuda: ClassVar[bool] = False
 
     def read(self, start: int, size: int, room: Room, at: int) -> None:
         assert start + size <= self.size

@@ -22,7 +22,7 @@ SPARSE = 4
 """Arrays that take less than this part of the bytes they span are stored one by one, and not tied."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """What is written under one name: an array, or bytes in which several lie."""
 
     name: str

@@ -29,8 +29,8 @@ Node: TypeAlias = Any
 NOT_INSTEAD: Any = object()
 
 
-class Leaf(msgspec.Struct, frozen=True):
-    """One array of a state, and its name."""
+class Leaf(msgspec.Struct, frozen=True, gc=False):
+    """One array of a state, and its name. Nothing that it holds refers to it, so the collector need not look."""
 
     name: str
     value: Any
