@@ -297,7 +297,7 @@ class Checkpoints:
             for reference in metadata.parts:
                 needed.add(reference.path)
                 try:
-                    needed |= {file.path for file in (await self.store.part(reference)).files}
+                    needed |= {file.path for file in await self.store.part_files(reference)}
                 except CheckpointDamaged:
                     needed |= {path async for path in self.store.paths(folder.name)}
         return needed

@@ -131,6 +131,15 @@ def decode_part(data: Any, where: str) -> Part:
         ) from error
 
 
+def decode_files(data: Any, where: str) -> list[File]:
+    """The files that a part is made of, without the rest."""
+    check_format(data, where, FORMAT)
+    try:
+        return msgspec.json.decode(data, type=_Filed).files
+    except UNREADABLE as error:
+        raise CheckpointDamaged(f"{where} does not say which files it is made of: {error}") from error
+
+
 def encode_metadata(metadata: Metadata) -> bytes:
     """With its own digest in it, taken while that is empty."""
     bare = msgspec.structs.replace(metadata, digest="")
@@ -171,6 +180,10 @@ def written_metrics(metrics: dict[str, float]) -> dict[str, float | str]:
 
 class _Versioned(msgspec.Struct):
     format: int
+
+
+class _Filed(msgspec.Struct):
+    files: list[File]
 
 
 def check_format(data: Any, where: str, newest: int) -> None:

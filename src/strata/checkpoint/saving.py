@@ -198,14 +198,10 @@ async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
     path = f"{attempt.stem}.json"
     await store.storage.put_if_absent(store.key(path), data)
     own = _own(attempt, part)
-    return PartRef(
-        attempt.rank,
-        path,
-        len(data),
-        digest_of(data),
-        sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks),
-        sum(chunk.size for tensor in part.tensors for chunk in tensor.chunks if chunk.file in own),
-    )
+    stored = written = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks])
+    if len(own) < len(part.files):
+        written = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks if chunk.file in own])
+    return PartRef(attempt.rank, path, len(data), digest_of(data), stored, written)
 
 
 async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef) -> Metadata:

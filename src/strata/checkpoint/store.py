@@ -12,7 +12,17 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
-from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, decode_metadata, decode_part, digest_of
+from strata.checkpoint.manifest import (
+    METADATA,
+    File,
+    Metadata,
+    Part,
+    PartRef,
+    decode_files,
+    decode_metadata,
+    decode_part,
+    digest_of,
+)
 from strata.checkpoint.soundness import check_sound
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.watched import WatchedStorage
@@ -94,6 +104,17 @@ class Store:
 
     async def part(self, reference: PartRef) -> Part:
         """A rank's manifest, which must be what the checkpoint says."""
+        data, where = await self._manifest(reference)
+        with uncollected():
+            part = decode_part(data, where)
+            check_sound(part, where)
+            return part
+
+    async def part_files(self, reference: PartRef) -> list[File]:
+        """Those that it is made of. Nobody may read by what is said there: it is not looked at as `part` is."""
+        return decode_files(*await self._manifest(reference))
+
+    async def _manifest(self, reference: PartRef) -> tuple[bytes, str]:
         key = self.key(reference.path)
         where = f"{self.storage.url}/{key}"
         try:
@@ -104,7 +125,4 @@ class Store:
             raise CheckpointDamaged(f"the checkpoint names a part that cannot be one: {error}") from error
         if digest_of(data) != reference.digest:
             raise CheckpointDamaged(f"{where} is damaged: its digest does not match what the checkpoint says")
-        with uncollected():
-            part = decode_part(data, where)
-            check_sound(part, where)
-            return part
+        return data, where
