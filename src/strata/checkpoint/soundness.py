@@ -6,6 +6,7 @@ taken for what is not there.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks.base import span
@@ -25,8 +26,7 @@ def check_sound(part: Part, where: str) -> None:
         with uncollected():
             _check_files(part.files)
             sizes = _tensor_sizes(part.tensors, [file.size for file in part.files])
-            for leaf in part.leaves:
-                _check_leaf(leaf, sizes)
+            _check_leaves(part.leaves, sizes)
     except (_Nonsense, InvalidInput) as error:
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
 
@@ -45,12 +45,12 @@ def _check_files(files: Sequence[File]) -> None:
 def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[int]:
     """Their bytes. The chunks of a tensor are as long as its shape asks for, and lie within their files."""
     count, found = len(file_sizes), []
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
     for tensor in tensors:
-        size = dtype_of(tensor.dtype).bytes
-        if len(tensor.shape) > MOST_DIMENSIONS:
-            raise _Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
-        for length in tensor.shape:
-            size *= length
+        outline = tensor.dtype, tensor.shape
+        size = known.get(outline, -1)
+        if size < 0:
+            size = known[outline] = _size_of(tensor)
         held = 0
         for chunk in tensor.chunks:
             if chunk.size != min(CHUNK_BYTES, size - held):
@@ -58,7 +58,7 @@ def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[
             if not (0 <= chunk.file < count and 0 <= chunk.at < chunk.at + chunk.size <= file_sizes[chunk.file]):
                 raise _Nonsense(f"tensor {tensor.name!r} has {chunk.size:,} bytes at {chunk.at:,} of no such file")
             held += chunk.size
-        if held != size or min(tensor.shape, default=0) < 0:
+        if held != size:
             raise _Nonsense(f"tensor {tensor.name!r} has {held:,} bytes, and a shape of {list(tensor.shape)}")
         if not 0 <= tensor.shift < SHIFT:
             raise _Nonsense(f"tensor {tensor.name!r} is shifted by {tensor.shift}")
@@ -66,11 +66,25 @@ def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[
     return found
 
 
-def _check_leaf(leaf: int | Tied, sizes: Sequence[int]) -> None:
-    if not isinstance(leaf, Tied):
-        if not 0 <= leaf < len(sizes):
-            raise _Nonsense(f"an array is tensor {leaf} of {len(sizes)}")
-        return
+def _size_of(tensor: Tensor) -> int:
+    if len(tensor.shape) > MOST_DIMENSIONS:
+        raise _Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
+    if min(tensor.shape, default=0) < 0:
+        raise _Nonsense(f"tensor {tensor.name!r} has a shape of {list(tensor.shape)}")
+    return dtype_of(tensor.dtype).bytes * prod(tensor.shape)
+
+
+def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
+    numbers = [leaf for leaf in leaves if not isinstance(leaf, Tied)]
+    for number in (min(numbers, default=0), max(numbers, default=0)):
+        if numbers and not 0 <= number < len(sizes):
+            raise _Nonsense(f"an array is tensor {number} of {len(sizes)}")
+    for leaf in leaves:
+        if isinstance(leaf, Tied):
+            _check_tied(leaf, sizes)
+
+
+def _check_tied(leaf: Tied, sizes: Sequence[int]) -> None:
     if not 0 <= leaf.tensor < len(sizes):
         raise _Nonsense(f"{leaf.name!r} is tensor {leaf.tensor} of {len(sizes)}")
     if leaf.offset is None:
