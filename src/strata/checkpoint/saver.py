@@ -162,7 +162,8 @@ class Saver:
         deferred = None
         if stage is not None:
             deferred = self._fill(stage, handle, hurried=save.hurried)
-        handle.report.stall_seconds = time.perf_counter() - save.began
+        if save.hurried:  # who is not is kept until the commit, which the loop knows
+            handle.report.stall_seconds = time.perf_counter() - save.began
         if stage is None or deferred is None:
             handle.staged()
             return
