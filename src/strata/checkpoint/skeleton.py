@@ -65,7 +65,7 @@ def shown(node: Node) -> Any:
         return node
     value = node[kind]
     if kind == "int":
-        return int(value)
+        return value if "x" in value else int(value)
     if kind in ("dict", "items"):
         return {}
     if kind in ("tuple", "set", "frozenset"):

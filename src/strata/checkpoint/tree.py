@@ -21,6 +21,8 @@ from strata.errors import InvalidInput, Unstorable
 
 DEEPEST = 128
 PROBLEMS_TOLD = 5
+LONG_BITS = 8192
+"""Python refuses to read decimal numbers that are much longer."""
 EXACT = 2**53
 """Integers up to here are the same in every reader of JSON."""
 
@@ -91,7 +93,7 @@ class _Walk:
         if value is None or kind is bool or (kind is str and _is_text(value)):
             return value
         if kind is int:
-            return value if -EXACT <= value <= EXACT else {"int": str(value)}
+            return value if -EXACT <= value <= EXACT else {"int": _written(value)}
         if kind is float:
             return value if math.isfinite(value) else {"float": _special(value)}
         container = _CONTAINERS.get(kind)
@@ -244,6 +246,11 @@ def _special(value: float) -> str:
 def _tells_more(kind: type) -> bool:
     """Whether it may be a parameter of torch's or a variable of TensorFlow's, which are more than arrays."""
     return kind.__name__ == "Parameter" or hasattr(kind, "assign")
+
+
+def _written(value: int) -> str:
+    """In digits that people read; a very long one in those that Python converts without a limit."""
+    return str(value) if value.bit_length() < LONG_BITS else hex(value)
 
 
 def _is_key(key: object) -> bool:
@@ -404,7 +411,7 @@ _MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
     "named": _Build._named,
     "set": lambda build, node: set(build._values(node["set"])),
     "frozenset": lambda build, node: frozenset(build._values(node["frozenset"])),
-    "int": lambda build, node: int(node["int"]),
+    "int": lambda build, node: int(node["int"], 0),
     "float": lambda build, node: float(node["float"]),
     "complex": _Build._complex,
     "bytes": _Build._bytes,

@@ -254,3 +254,11 @@ def test_some_of_many_arrays_may_be_left_out(wanted: set[int], ordered: bool) ->
     left = pruned(flatten(state).skeleton, wanted.__contains__, lambda name: True)
     expected = type(state["m"])((name, arrays[name]) for n, name in enumerate("abcd") if n in wanted)
     assert_same(unflatten(left, lambda number, _: arrays["abcd"[number]]), {"m": expected} if wanted else {})
+
+
+LONG = 10**5000
+
+
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**64), 2**8191, -(2**8191) + 1, LONG, -LONG], ids=range(7))
+def test_numbers_of_any_size_come_back(number: int) -> None:
+    assert_same(round_trip({"n": number}), {"n": number})
