@@ -35,7 +35,7 @@ def run() -> Iterator[Table]:
         yield saves.table(place, state, dcp)
         yield from stalls.tables(place, state, dcp)
         yield from loads.tables(place, state, dcp)
-        yield from frozen.tables(place, state)
+        yield frozen.table(place, state)
         del state
         yield memory.table(place)
         yield from many.tables(place)

@@ -1,8 +1,6 @@
 """Incremental saves of a state of which most does not change."""
 
 import statistics
-from collections.abc import Iterator
-from dataclasses import fields
 
 import torch
 
@@ -11,7 +9,6 @@ from benchmarks.checkpoint_throughput.places import Place
 from benchmarks.checkpoint_throughput.saves import Saves
 from benchmarks.checkpoint_throughput.states import State, bytes_of
 from benchmarks.storage.turns import take_turns, taken, times
-from strata.checkpoint import CheckpointManagerConfig
 
 ROUNDS = 5
 CHANGED = 0.05
@@ -19,13 +16,7 @@ MOST_WRITTEN_PERCENT = 10.0
 FULL, INCREMENTAL = "Strata save, whole", "Strata save, incremental"
 
 
-def tables(place: Place, state: State) -> Iterator[Table]:
-    """Nothing where saves cannot be incremental yet."""
-    if "incremental" in {field.name for field in fields(CheckpointManagerConfig)}:
-        yield _table(place, state)
-
-
-def _table(place: Place, state: State) -> Table:
+def table(place: Place, state: State) -> Table:
     trained = _trained(state)
     with place.manager("whole") as whole, place.manager("incremental", keep_count=2, incremental=True) as incremental:
         saves = {FULL: Saves(whole, state), INCREMENTAL: Saves(incremental, state)}
