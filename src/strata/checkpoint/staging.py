@@ -33,6 +33,7 @@ class Stage:
         self._block = arena.take(sum(file.room for file in prepared.files), pinned=prepared.on_gpu)
         self.snapshot = Snapshot(prepared.files, self._block)
         self.filled = Filled(loop)
+        self._failed: BaseException | None = None
         self._loop = loop
         self._second: Future[Round | None] = Future()
         if not (may_repeat and self.snapshot.takes_turns):
@@ -84,6 +85,8 @@ class Stage:
         try:
             yield
         except BaseException as error:
+            if not self._is_writers(error):  # asked first: once it is told, it is the writer's, too
+                self._failed = error
             self.filled.fail(error)
             second = self._second.result() if self._second.done() and not self._second.exception() else None
             if second is not None:
@@ -92,9 +95,14 @@ class Stage:
 
     def is_given_up(self, error: BaseException) -> bool:
         """Whether this was raised because nobody writes any more, and not because a copy failed."""
-        if error is self.snapshot.given_up:
-            return True
-        second = self._second.result() if self._second.done() and not self._second.exception() else None
+        return error is not self._failed
+
+    def _is_writers(self, error: BaseException) -> bool:
+        if error is self.snapshot.given_up or not self._second.done():
+            return error is self.snapshot.given_up
+        if self._second.exception() is not None:
+            return error is self._second.exception()
+        second = self._second.result()
         return second is not None and error is second[0].given_up
 
     # -- on the loop -------------------------------------------------------------------------------------------------
