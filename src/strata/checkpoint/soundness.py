@@ -26,6 +26,7 @@ def check_sound(part: Part, where: str) -> None:
         with uncollected():
             _check_files(part.files)
             sizes = _tensor_sizes(part.tensors, [file.size for file in part.files])
+            _check_total(sum(sizes), part.files)
             _check_leaves(part.leaves, sizes)
     except (_Nonsense, InvalidInput) as error:
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
@@ -40,6 +41,15 @@ def _check_files(files: Sequence[File]) -> None:
         check_key(file.path)
         if not 0 <= file.header_size <= file.size:
             raise _Nonsense(f"the file {file.path!r} has {file.size:,} bytes and a header of {file.header_size:,}")
+
+
+def _check_total(size: int, files: Sequence[File]) -> None:
+    """No byte of a file is part of two tensors: else a small file could be read a thousand times over."""
+    if len({file.path for file in files}) < len(files):
+        raise _Nonsense("it names a file twice")
+    most = sum(file.size - file.header_size for file in files)
+    if size > most:
+        raise _Nonsense(f"its tensors have {size:,} bytes, and its files {most:,}")
 
 
 def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[int]:

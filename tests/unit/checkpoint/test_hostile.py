@@ -295,15 +295,12 @@ def test_a_file_never_becomes_python_objects(disk: LocalStorage, forgery: Forger
 
 
 def test_memory_is_not_taken_for_what_is_not_there(disk: LocalStorage, forgery: Forgery) -> None:
-    whole, digest = forgery.part["files"][0]["size"], digest_of(b"")
-    for told_size, refused in (
-        (whole, "of no such file"),
-        (2 * CHUNK_BYTES, f"has {whole:,} bytes, and {2 * CHUNK_BYTES:,} were written"),
-    ):
+    whole, large, digest = forgery.part["files"][0]["size"], 1001 * CHUNK_BYTES, digest_of(b"")
+    for told_size, refused in ((whole, "of no such file"), (large, f"has {whole:,} bytes, and {large:,} were written")):
         part = forgery.part
         part["tensors"][tensor_named(part, "w")] |= {
             "shape": [1000 * CHUNK_BYTES // 4],
-            "chunks": [[0, 4096, CHUNK_BYTES, digest] for _ in range(1000)],
+            "chunks": [[0, 4096 + n * CHUNK_BYTES, CHUNK_BYTES, digest] for n in range(1000)],
         }
         part["files"][0]["size"] = told_size
         forgery.say_in_part(part)
@@ -319,6 +316,22 @@ def test_memory_is_not_taken_for_what_is_not_there(disk: LocalStorage, forgery: 
     tensor["chunks"] = []
     forgery.say_in_part(part)
     assert "tensor 'w' has 0 bytes, and a shape of [1000000000, 1000000000]" in refusal(disk)
+
+
+def test_no_byte_is_read_over_and_over() -> None:
+    """Eight megabytes could become as many terabytes."""
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save({"w": np.zeros(CHUNK_BYTES, np.uint8)}, step=2)
+    forged = Forgery(storage, 2)
+    part = forged.part
+    tensor = part["tensors"][0]
+    tensor |= {"chunks": tensor["chunks"] * 1000, "shape": [1000 * CHUNK_BYTES]}
+    forged.say_in_part(part)
+    assert "its tensors have 8,388,608,000 bytes, and its files 8,388,608" in str(read_everything(storage))
+    part["files"] *= 1000
+    forged.say_in_part(part)
+    assert "it names a file twice" in str(read_everything(storage))
 
 
 def test_no_chunk_is_read_from_before_a_file_or_behind_it(disk: LocalStorage, forgery: Forgery) -> None:
