@@ -30,8 +30,20 @@ from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFo
 logger = logging.getLogger("strata.checkpoint")
 
 PINS = "pins"
-_PART = re.compile(r"[^/]+/part-\d+-(\d+)-[0-9a-f]+\.json")
-"""A part's manifest; the term is part of its attempt's name."""
+_PART = re.compile(r"[^/]+/part-\d+-(\d+-[0-9a-f]+)\.json")
+"""A part's manifest, and whose it is."""
+
+
+class Damage(NamedTuple):
+    """What is wrong with a checkpoint's manifest, and the attempt that saved it: empty if no file's name tells."""
+
+    error: CheckpointDamaged
+    attempt: str
+
+    @property
+    def term(self) -> int:
+        """The newest, where it is not known."""
+        return int(self.attempt.partition("-")[0]) if self.attempt else MOST_TERMS
 
 
 class Survey(NamedTuple):
@@ -39,7 +51,19 @@ class Survey(NamedTuple):
 
     lineage: Lineage
     line: dict[int, Folder]
-    damaged: dict[Folder, CheckpointDamaged]
+    damaged: dict[Folder, Damage]
+
+    def latest(self) -> Folder | None:
+        """CheckpointDamaged if one of those that are damaged came after all others."""
+        newest = max(self.line, default=-1)
+        for folder, damage in self.damaged.items():
+            if folder.step >= newest and self.lineage.holds(folder.step, damage.term):
+                raise CheckpointDamaged(
+                    f"the latest checkpoint, of step {folder.step}, cannot be read: {damage.error}. To go on from an "
+                    f"earlier one, load it by its step (there are: {some_steps(self.line)}), or delete step "
+                    f"{folder.step} first"
+                )
+        return self.line[newest] if self.line else None
 
 
 class Checkpoints:
@@ -54,6 +78,7 @@ class Checkpoints:
         self.taken: set[str] = set()
         """Folders that a save of this process may write to: nobody refers to its files yet."""
         self._deleted: set[str] = set()
+        self._told: set[Folder] = set()
 
     @property
     def where(self) -> str:
@@ -61,10 +86,14 @@ class Checkpoints:
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
         """Every committed checkpoint whose manifest is sound, on the line or not."""
-        return (await self._look())[0]
+        return (await self.look())[0]
 
-    async def _look(self) -> tuple[list[tuple[Folder, Metadata]], dict[Folder, CheckpointDamaged]]:
-        """Those whose manifests are sound, and what is wrong with the others."""
+    async def damaged(self) -> dict[Folder, Damage]:
+        """Every committed checkpoint whose manifest is not."""
+        return (await self.look())[1]
+
+    async def look(self) -> tuple[list[tuple[Folder, Metadata]], dict[Folder, Damage]]:
+        """Both."""
         sound, damaged = [], {}
         for folder in await self.store.folders():
             try:
@@ -72,17 +101,24 @@ class Checkpoints:
             except ObjectNotFound:  # deleted since it was listed
                 continue
             except CheckpointDamaged as error:
-                logger.error("%s", error)
-                damaged[folder] = error
+                damaged[folder] = Damage(error, await self._attempt_of(folder))
+                if folder not in self._told:
+                    self._told.add(folder)
+                    logger.error("%s", error)
         return sound, damaged
+
+    async def _attempt_of(self, folder: Folder) -> str:
+        """That of the newest term, by the names of the files."""
+        found = [_PART.fullmatch(path) async for path in self.store.paths(folder.name)]
+        return max((each[1] for each in found if each), key=lambda name: int(name.partition("-")[0]), default="")
 
     async def line(self) -> dict[int, Folder]:
         """Those that lead to where the job is now, by step."""
         return (await self._survey()).line
 
-    async def _survey(self) -> "Survey":
+    async def _survey(self) -> Survey:
         lineage = await read_lineage(self.store)
-        sound, damaged = await self._look()
+        sound, damaged = await self.look()
         if not lineage.terms:
             lineage = rebuilt(metadata for _, metadata in sound)
             if lineage.terms:
@@ -92,24 +128,7 @@ class Checkpoints:
     async def latest(self) -> Folder | None:
         """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further
         without a word would be to lose work without a word."""
-        survey = await self._survey()
-        await self._check_latest(survey)
-        return survey.line[max(survey.line)] if survey.line else None
-
-    async def _check_latest(self, survey: "Survey") -> None:
-        """CheckpointDamaged if one of those that are damaged came after all others."""
-        for folder, error in survey.damaged.items():
-            is_newest = folder.step >= max(survey.line, default=-1)
-            if is_newest and survey.lineage.holds(folder.step, await self._term_of(folder)):
-                raise CheckpointDamaged(
-                    f"the latest checkpoint, of step {folder.step}, cannot be read: {error}. To go on from an earlier "
-                    f"one, load it by its step (there are: {_some(survey.line)}), or delete step {folder.step} first"
-                )
-
-    async def _term_of(self, folder: Folder) -> int:
-        """Of a checkpoint whose manifest is damaged: the names of its files tell; the newest if there are none."""
-        found = [_PART.fullmatch(path) async for path in self.store.paths(folder.name)]
-        return max((int(each[1]) for each in found if each), default=MOST_TERMS)
+        return (await self._survey()).latest()
 
     async def find(self, step: int | None) -> Folder:
         """The latest, or the one of this step: on the line, or else any that has it."""
@@ -125,7 +144,7 @@ class Checkpoints:
         others = [((await self.store.metadata(folder)).term, folder) for folder in same]
         if not others:
             raise NotFound(
-                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {_some(line)}"
+                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {some_steps(line)}"
             )
         return max(others)[1]
 
@@ -134,7 +153,7 @@ class Checkpoints:
         try:
             return await self.find(step)
         except CheckpointDamaged:
-            damaged = [folder for folder in (await self._look())[1] if folder.step == step]
+            damaged = [folder for folder in await self.damaged() if folder.step == step]
             if not damaged:
                 raise
             return damaged[-1]
@@ -307,5 +326,6 @@ async def _nothing() -> None:
     """To check: whoever has begun no term may delete what a user asks for."""
 
 
-def _some(line: Iterable[int]) -> str:
+def some_steps(line: Iterable[int]) -> str:
+    """The latest of them, for people."""
     return ", ".join(map(str, sorted(line)[-5:])) or "none"

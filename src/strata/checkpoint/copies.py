@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.checkpoints import Checkpoints, Damage
 from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import METADATA, Metadata
 from strata.checkpoint.store import Folder, Store
@@ -106,6 +106,8 @@ class View(NamedTuple):
 
     lineage: Lineage
     checkpoints: list[Copies]
+    damaged: dict[Folder, Damage]
+    """Those that are whole nowhere."""
 
     def line(self) -> dict[int, Copies]:
         return self.lineage.line((each, each.metadata) for each in self.checkpoints)

@@ -52,10 +52,10 @@ class Lineage(msgspec.Struct, frozen=True):
         """Whether a checkpoint of this step, saved in this term, is on the line."""
         return all(step <= later.base for later in self.terms if later.term > term)
 
-    def knows(self, metadata: Metadata) -> bool:
+    def knows(self, term: int, attempt: str) -> bool:
         """Whether the very run that saved this is in here: of two that did not see each other, both may be of one
         number."""
-        return any(each.term == metadata.term and _is_of(each, metadata.attempt) for each in self.terms)
+        return any(each.term == term and _is_of(each, attempt) for each in self.terms)
 
     def line(self, checkpoints: Iterable[tuple[T, Metadata]]) -> dict[int, T]:
         """Those on the line, by step; of a step that was saved twice, the later one."""

@@ -24,17 +24,18 @@ from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut, named_chunks
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.skeleton import array_kinds, value_numbers
-from strata.checkpoint.slices import Index, box_of, chunks_for, sparse_memory, with_bytes
+from strata.checkpoint.slices import Box, Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
 from strata.checkpoint.ties import apart
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.verifying import check_lengths
-from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StrataError
+from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StrataError, Unstorable
 
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration)
 """What putting a state together raises if its skeleton is none."""
+TOLD = 5
 
 
 def names_of(part: Part) -> list[str]:
@@ -99,7 +100,7 @@ class PartLoader:
                 to_fill.append((number, _leaf(leaf.name, given[number])))
         await self._fill(to_fill, [*(number for number, _ in to_make), *new])
         for number, leaf in to_make:
-            given[number] = leaf.framework.make_like(leaf.value, self._elements(number))
+            given[number] = leaf.framework.make_like(leaf.value, self._dense(number))
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
@@ -176,6 +177,7 @@ class PartLoader:
                 on_devices[tensor] = OnDevice(leaf.framework, there)
             else:
                 later.append((number, leaf))
+        _check_changeable(leaf for _, leaf in later)
         needed = {self._tensor(number) for number in (*(number for number, _ in later), *new)}
         try:
             await self._read(blocks, needed - blocks.keys(), scattered)
@@ -183,7 +185,7 @@ class PartLoader:
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
         for number, leaf in later:
-            leaf.framework.copy_in(leaf.value, self._elements(number))
+            leaf.framework.copy_in(leaf.value, self._dense(number))
 
     def _scattered(self, targets: Sequence[tuple[int, Leaf]]) -> tuple[list[Scattered], list[tuple[int, Leaf]]]:
         """Runs of small tensors that have one name each, for arrays to whose memory they can be copied; the others."""
@@ -210,27 +212,29 @@ class PartLoader:
             raise NotFound(f"the checkpoint has no tensor {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
         number = names.index(name)
         dtype, shape = self._described(number)
+        box = box_of(shape, index)
         await self._check_lengths([self._tensor(number)])
-        whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, index))
-        part = np.ascontiguousarray(whole.reshape((*shape, dtype_of(dtype).bytes))[with_bytes(index)])
+        whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, box))
+        part = np.ascontiguousarray(whole[with_bytes(index)])
         with self._making_sense():
             kind = array_kinds(self._part.skeleton)[number]
             package = framework_named("numpy" if kind in VALUES else kind)
             return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
     async def _whole(self, number: int) -> Block:
+        """An array's elements, as their bytes in one more dimension."""
         await self._read({}, {self._tensor(number)})
         return self._elements(number)
 
-    async def _sparse(self, number: int, index: Index) -> Block:
-        """All of an array's memory, in which only what the index needs is read."""
+    async def _sparse(self, number: int, box: Box) -> Block:
+        """The same, of which only what is in the box is read."""
         tensor = self._part.tensors[self._tensor(number)]
         item = dtype_of(tensor.dtype).bytes
-        wanted = chunks_for(tensor.shape, item, box_of(tensor.shape, index))
         memory = sparse_memory(item * math.prod(tensor.shape))
         cuts = cut(tensor, memory)
+        wanted = chunks_for(tensor.shape, item, box)
         await self._reader.read(Wish(cuts[place][0], tensor.name, cuts[place][1]) for place in wanted)
-        return memory
+        return memory.reshape((*tensor.shape, item))
 
     def _fitting(self, names: list[str], found: list[Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Which array of the checkpoint goes where; what does not fit is reported."""
@@ -316,14 +320,18 @@ class PartLoader:
         assert leaf.offset is not None
         return framework.view(Layout(leaf.dtype, leaf.shape, leaf.offset, leaf.strides), self._blocks[tensor])
 
+    def _dense(self, number: int) -> Block:
+        """The elements of one array, in order and without gaps."""
+        return np.ascontiguousarray(self._elements(number)).reshape(-1)
+
     def _elements(self, number: int) -> Block:
-        """Those of one array, in order and without gaps."""
+        """As they lie: a view may have far more than there are bytes for."""
         leaf, block = self._part.leaves[number], self._blocks[self._tensor(number)]
+        dtype, shape = self._described(number)
+        item = dtype_of(dtype).bytes
         if not (isinstance(leaf, manifest.Tied) and leaf.offset is not None):
-            return block
-        item = dtype_of(leaf.dtype).bytes
-        raw = np.ndarray((*leaf.shape, item), np.uint8, buffer=block, offset=leaf.offset, strides=(*leaf.strides, 1))
-        return np.ascontiguousarray(raw).reshape(-1)
+            return block.reshape((*shape, item))
+        return np.ndarray((*shape, item), np.uint8, buffer=block, offset=leaf.offset, strides=(*leaf.strides, 1))
 
     async def _check_lengths(self, tensors: Iterable[int]) -> None:
         """Of the files that hold these."""
@@ -381,6 +389,14 @@ def _leaf(name: str, value: Any) -> Leaf:
     if framework is None:
         raise InvalidInput(f"{name}: a {type(value).__name__} cannot be filled: only an array can")
     return Leaf(name, value, framework, framework.describe(value))
+
+
+def _check_changeable(leaves: Iterable[Leaf]) -> None:
+    """Unstorable, naming those that cannot be filled, before any is."""
+    found = [(leaf.name, why) for leaf in leaves if (why := leaf.framework.refusal(leaf.value))]
+    if found:
+        more = f"; and {len(found) - TOLD} more" if len(found) > TOLD else ""
+        raise Unstorable("nothing was loaded. " + "; ".join(f"{name}: {why}" for name, why in found[:TOLD]) + more)
 
 
 def _check(report: LoadReport, strictly: str | None) -> None:

@@ -57,6 +57,7 @@ class CheckpointReader:
         near = None if local is None else Store(checked_local(self._opened(local), store.storage), job)
         self._tiers = None if near is None else Tiers(near, store)
         self._checkpoints: Checkpoints = self._tiers or Checkpoints(store)
+        self._stuck_seconds: float | None = STUCK_SECONDS
         self.last_load = LoadReport()
         """What did not fit when something was last loaded with strict=False."""
 
@@ -175,22 +176,26 @@ class CheckpointReader:
     def _loaded(self, step: int) -> None:
         """For whoever saves on from there."""
 
+    async def _in_time(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+        """What has no timeout of its own is given up, too, when a call to the storage is stuck."""
+        return await watched(work, f"{doing} of {self.url}", self._stuck_seconds)
+
     def list_checkpoints(self) -> list[int]:
         """The steps that can be gone back to, in order."""
-        return background.run(self._steps())
+        return background.run(self._in_time(self._steps(), "listing the checkpoints"))
 
     async def list_checkpoints_async(self) -> list[int]:
-        return await _on_loop(self._steps())
+        return await _on_loop(self._in_time(self._steps(), "listing the checkpoints"))
 
     async def _steps(self) -> list[int]:
         return sorted(await self._checkpoints.line())
 
     def latest_step(self) -> int | None:
         """None if there is no checkpoint."""
-        return background.run(self._latest())
+        return background.run(self._in_time(self._latest(), "looking for the latest checkpoint"))
 
     async def latest_step_async(self) -> int | None:
-        return await _on_loop(self._latest())
+        return await _on_loop(self._in_time(self._latest(), "looking for the latest checkpoint"))
 
     async def _latest(self) -> int | None:
         latest = await self._checkpoints.latest()
@@ -198,7 +203,7 @@ class CheckpointReader:
 
     def describe(self, step: int | None = None) -> Metadata:
         """What a checkpoint says of itself."""
-        return background.run(self._describe(step))
+        return background.run(self._in_time(self._describe(step), "describing a checkpoint"))
 
     async def _describe(self, step: int | None) -> Metadata:
         return await self._checkpoints.metadata(await self._checkpoints.find(step))
@@ -223,10 +228,10 @@ class CheckpointReader:
 
     def tiers(self) -> Standing:
         """Where each checkpoint is: on the local disk, behind it, or on its way."""
-        return background.run(self._standing())
+        return background.run(self._in_time(self._standing(), "looking where the checkpoints are"))
 
     async def tiers_async(self) -> Standing:
-        return await _on_loop(self._standing())
+        return await _on_loop(self._in_time(self._standing(), "looking where the checkpoints are"))
 
     async def _standing(self) -> Standing:
         return await look_around(self._checkpoints, self._uploader)
@@ -264,6 +269,7 @@ class CheckpointManager(CheckpointReader):
     ) -> None:
         super().__init__(path, backend, job_id=job_id, local=local)
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
+        self._stuck_seconds = self.config.stuck_seconds
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
@@ -308,27 +314,26 @@ class CheckpointManager(CheckpointReader):
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint."""
-        background.run(self._delete(step))
+        background.run(self._in_time(self._delete(step), f"deleting step {step}"))
 
     async def delete_async(self, step: int) -> None:
-        await _on_loop(self._delete(step))
+        await _on_loop(self._in_time(self._delete(step), f"deleting step {step}"))
 
     async def _delete(self, step: int) -> None:
         folder = await self._checkpoints.find_to_delete(step)
         if self._uploader is not None:
             await self._uploader.forget(folder)
-        work = self._checkpoints.delete([folder])
-        await watched(work, f"deleting step {step} of {self.url}", self.config.stuck_seconds)
+        await self._checkpoints.delete([folder])
 
     def pin(self, step: int) -> None:
         """Keep it, whatever retention says."""
-        background.run(self._pin(step))
+        background.run(self._in_time(self._pin(step), f"pinning step {step}"))
 
     async def _pin(self, step: int) -> None:
         await self._checkpoints.pin(await self._checkpoints.find(step))
 
     def unpin(self, step: int) -> None:
-        background.run(self._unpin(step))
+        background.run(self._in_time(self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
         await self._checkpoints.unpin(await self._checkpoints.find(step))

@@ -25,6 +25,8 @@ logger = logging.getLogger("strata.checkpoint")
 READERS = "readers"
 MARK_SECONDS = 600.0
 """How long a mark counts that is not renewed: longer than clocks differ."""
+FAR_AHEAD_SECONDS = 86_400.0
+"""No clock goes so wrong: a mark for longer is none, or it would keep files for ever."""
 RENEW_SECONDS = 120.0
 
 
@@ -94,7 +96,8 @@ async def being_read(store: Store) -> set[str]:
             continue
         except UNREADABLE:
             mark = Mark([], 0.0)
-        if mark.until_unix_seconds > time.time():
+        now = time.time()
+        if now < mark.until_unix_seconds < now + FAR_AHEAD_SECONDS:
             found.update(mark.folders)
         else:
             await store.storage.delete(entry.path)

@@ -9,12 +9,11 @@ is whole there. What the local disk holds of runs that the storage behind does n
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from strata.checkpoint.checkpoints import PINS, Checkpoints, Survey
+from strata.checkpoint.checkpoints import PINS, Checkpoints, Damage, Survey, some_steps
 from strata.checkpoint.copies import Copies, Far, Near, View
 from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import Metadata
@@ -30,7 +29,6 @@ from strata.errors import (
     CheckpointDamaged,
     InvalidInput,
     NotFound,
-    ObjectNotFound,
     StorageError,
     StorageUnavailable,
 )
@@ -74,46 +72,36 @@ class Tiers(Checkpoints):
     async def near_view(self) -> View:
         """Without asking the storage behind."""
         lineage = await self.terms.remembered() or Lineage()
-        found, uploaded = await self._on_disk()
-        return View(
-            lineage,
-            [
-                Copies(folder, metadata, near=True, far=uploaded.get(folder.name) == metadata.attempt)
-                for folder, metadata in found.items()
-                if lineage.knows(metadata)
-            ],
-        )
+        disk = await self._on_disk()
+        known = {folder: each for folder, each in disk.sound.items() if lineage.knows(each.term, each.attempt)}
+        seen = [
+            Copies(folder, each, near=True, far=disk.uploaded.get(folder.name) == each.attempt)
+            for folder, each in known.items()
+        ]
+        return View(lineage, seen, disk.lost(lineage))
 
     async def _view(self, lineage: Lineage) -> View:
-        (near, uploaded), folders = await self._on_disk(), await self.store.folders()
-        far = {folder: await self._sound(folder) for folder in folders}
-        seen = []
-        for folder, metadata in far.items():
-            here = near.get(folder)
-            if metadata is not None:
-                seen.append(Copies(folder, metadata, near=_is_same(here, metadata), far=True))
-        for folder, metadata in near.items():
-            is_there, was_there = far.get(folder), uploaded.get(folder.name) == metadata.attempt
-            if not _is_same(is_there, metadata) and lineage.knows(metadata) and (not was_there or folder in far):
-                seen.append(Copies(folder, metadata, near=True, far=False))
-        return View(lineage, seen)
+        disk, (sound, damaged) = await self._on_disk(), await self.look()
+        far = dict(sound)
+        seen = [Copies(folder, each, near=_is_same(disk.sound.get(folder), each), far=True) for folder, each in sound]
+        for folder, each in disk.sound.items():
+            if _is_same(far.get(folder), each) or not lineage.knows(each.term, each.attempt):
+                continue
+            was_there = disk.uploaded.get(folder.name) == each.attempt
+            if not was_there or folder in far or folder in damaged:
+                seen.append(Copies(folder, each, near=True, far=False))
+        whole = {each.folder for each in seen}
+        lost = disk.lost(lineage) | damaged
+        return View(lineage, seen, {folder: each for folder, each in lost.items() if folder not in whole})
 
-    async def _on_disk(self) -> tuple[dict[Folder, Metadata], dict[str, str]]:
+    async def _on_disk(self) -> "_Disk":
         """A disk that cannot be read holds nothing."""
         try:
-            return dict(await self.near.all()), await self.near.uploaded()
+            sound, damaged = await self.near.look()
+            return _Disk(dict(sound), damaged, await self.near.uploaded())
         except StorageError as error:
             logger.warning("the local tier cannot be read: %s", error)
-            return {}, {}
-
-    async def _sound(self, folder: Folder) -> Metadata | None:
-        try:
-            return await self.store.metadata(folder)
-        except ObjectNotFound:
-            return None
-        except CheckpointDamaged as error:
-            logger.error("%s", error)
-            return None
+            return _Disk({}, {}, {})
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
         return [(each.folder, each.metadata) for each in (await self.view()).checkpoints]
@@ -123,11 +111,10 @@ class Tiers(Checkpoints):
 
     async def latest(self) -> Folder | None:
         view = await self.view()
-        line = {step: each.folder for step, each in view.line().items()}
-        with suppress(StorageUnavailable):  # then what is on the local disk is all that is known
-            damaged = {folder: error for folder, error in (await self._look())[1].items() if view.at(folder) is None}
-            await self._check_latest(Survey(view.lineage, line, damaged))
-        return line[max(line)] if line else None
+        return Survey(view.lineage, {step: each.folder for step, each in view.line().items()}, view.damaged).latest()
+
+    async def damaged(self) -> dict[Folder, Damage]:
+        return (await self.view()).damaged
 
     async def find(self, step: int | None) -> Folder:
         if step is None:
@@ -141,8 +128,12 @@ class Tiers(Checkpoints):
             return line[step].folder
         same = [each for each in view.checkpoints if each.folder.step == step]
         if not same:
-            near = ", ".join(map(str, sorted(line)[-5:])) or "none"
-            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {near}")
+            for folder, damage in view.damaged.items():
+                if folder.step == step:
+                    raise damage.error
+            raise NotFound(
+                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {some_steps(line)}"
+            )
         return max(same, key=lambda each: each.metadata.term).folder
 
     async def metadata(self, folder: Folder) -> Metadata:
@@ -253,6 +244,22 @@ class Tiers(Checkpoints):
         """Folders with a damaged manifest, of checkpoints that were uploaded."""
         noted, fine = await self.near.uploaded(), {folder for folder, _ in sound}
         return [each for each in await self.near.store.folders() if each not in fine and each.name in noted]
+
+
+class _Disk(NamedTuple):
+    """What lies on the local one."""
+
+    sound: dict[Folder, Metadata]
+    damaged: dict[Folder, Damage]
+    uploaded: dict[str, str]
+
+    def lost(self, lineage: Lineage) -> dict[Folder, Damage]:
+        """What was nowhere else, and would count."""
+        return {
+            folder: each
+            for folder, each in self.damaged.items()
+            if folder.name not in self.uploaded and lineage.knows(each.term, each.attempt)
+        }
 
 
 class NearestOpened(Opened):

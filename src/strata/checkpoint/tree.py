@@ -201,7 +201,7 @@ class _Walk:
         made = []
         for key, each in value.items():
             if not _is_key(key):
-                self.problems.append((name, f"the key {key!r} of type {type(key).__name__} cannot be stored"))
+                self.problems.append((name, f"the key {_told(key)} of type {type(key).__name__} cannot be stored"))
                 continue
             made.append([self.node(key, below(name, key)), self.node(each, below(name, key))])
         return made
@@ -253,10 +253,20 @@ def _written(value: int) -> str:
     return str(value) if value.bit_length() < LONG_BITS else hex(value)
 
 
-def _is_key(key: object) -> bool:
-    if type(key) is tuple:
+def _is_key(key: Any) -> bool:
+    kind = type(key)
+    if kind is tuple:
         return all(map(_is_key, key))
-    return key is None or type(key) in (int, float, bool) or (type(key) is str and _is_text(key))
+    if kind is int:
+        return int(key).bit_length() < LONG_BITS  # nothing below a longer one could be named
+    return key is None or kind in (float, bool) or (kind is str and _is_text(key))
+
+
+def _told(key: object) -> str:
+    try:
+        return repr(key)
+    except Exception:  # noqa: BLE001  a number of too many digits, or whatever a class of the user's does
+        return "(which cannot be written down)"
 
 
 def _has_texts(keys: Iterable[Any]) -> bool:

@@ -269,7 +269,8 @@ class Uploader:
 
     async def _check_line(self, found: Copies) -> None:
         lineage = await self._tiers.terms.settle()
-        if not (lineage.knows(found.metadata) and lineage.holds(found.metadata.step, found.metadata.term)):
+        saved = found.metadata
+        if not (lineage.knows(saved.term, saved.attempt) and lineage.holds(saved.step, saved.term)):
             raise _LeftBehind
 
     async def _sweep_once(self) -> None:

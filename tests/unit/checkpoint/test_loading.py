@@ -1,5 +1,6 @@
 """Loading in other ways than whole: like a template, a part of a tensor, and not for ever."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -73,6 +74,17 @@ def test_a_view_and_what_it_lies_in_are_both_loaded() -> None:
         found = manager.load(like={"whole": torch.empty(10), "tail": torch.empty(4)})
         assert found["tail"].tolist() == [6, 7, 8, 9]
         assert manager.load_slice("tail", np.s_[1:3]).tolist() == [7, 8]
+        with pytest.raises(InvalidInput, match="out of range"):
+            manager.load_slice("tail", 4)
+
+
+def test_a_part_of_a_view_takes_no_more_memory_than_it_has() -> None:
+    one = torch.arange(3.0)
+    endless = one[:, None].expand(3, 2**50)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"one": one, "endless": endless}, step=1)
+        assert manager.load_slice("endless", np.s_[1:, -2:]).tolist() == [[1, 1], [2, 2]]
+        assert manager.load()["endless"].shape == (3, 2**50)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +205,31 @@ def test_a_save_that_is_stuck_fails_by_name_and_the_next_is_saved(operation: str
     faulty.release()
     manager.save(STATE, step=2)
     assert manager.latest_step() == 2
+    manager.close()
+
+
+def test_nothing_that_is_asked_of_a_stuck_storage_waits_for_ever() -> None:
+    storage = MemoryStorage()
+    with CheckpointManager(storage) as manager:
+        manager.save(STATE, step=1)
+    faulty = stuck(storage, "list_all")
+    manager = CheckpointManager(faulty, config=CheckpointManagerConfig(stuck_seconds=0.1))
+    for ask in (
+        manager.list_checkpoints,
+        manager.latest_step,
+        manager.describe,
+        manager.tiers,
+        lambda: manager.pin(1),
+        lambda: manager.unpin(1),
+        lambda: manager.delete(1),
+        lambda: asyncio.run(manager.list_checkpoints_async()),
+        lambda: asyncio.run(manager.latest_step_async()),
+        lambda: asyncio.run(manager.delete_async(1)),
+    ):
+        with pytest.raises(StorageUnavailable, match=r"for more than 0.1 s nothing came of list memory:"):
+            ask()
+    faulty.release()
+    assert manager.list_checkpoints() == [1]
     manager.close()
 
 

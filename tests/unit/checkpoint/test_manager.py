@@ -507,7 +507,9 @@ def test_a_mark_of_a_dead_reader_runs_out() -> None:
     with CheckpointManager(storage, keep_count=1) as manager:
         manager.save({}, step=1)
         blocking = BlockingStorage(storage)
-        blocking.write("default/checkpoints/readers/dead.json", b'{"folder":"step_1","until_unix_seconds":5}')
+        for name, until in (("dead", "5"), ("of-a-clock-gone-mad", "1e300")):
+            mark = f'{{"folders":["step_1"],"until_unix_seconds":{until}}}'.encode()
+            blocking.write(f"default/checkpoints/readers/{name}.json", mark)
         blocking.write("default/checkpoints/readers/junk.json", b"\xff")
         manager.save({}, step=2)
         manager.wait()

@@ -12,6 +12,7 @@ import torch
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.manifest import CHUNK_BYTES
+from strata.checkpoint.store import folder_named
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, SaveReplaced, StorageUnavailable
 from strata.storage import BlockingStorage, LocalStorage
@@ -342,6 +343,46 @@ def test_each_copy_is_verified() -> None:
 
 
 # -- damage before the upload ------------------------------------------------------------------------------------------
+
+
+def test_damage_of_the_only_copy_is_not_passed_over_in_silence() -> None:
+    pair = Pair()
+    with pair.manager() as manager:
+        manager.save(STATE, step=1)
+    manager = pair.manager()
+    manager.load()
+    pair.far.faults = DOWN
+    manager.save({"step": 2}, step=2)
+    (path,) = [each for each in paths_in(pair.near) if each.startswith("step_2") and each.endswith("metadata.json")]
+    damage(pair.near, path, 10)
+    folder = folder_named(path.partition("/")[0])
+    manager._checkpoints.near.store.forget(folder)  # type: ignore[attr-defined]  as a new process would
+    with pytest.raises(CheckpointDamaged, match="the latest checkpoint, of step 2, cannot be read"):
+        manager.load()
+    pair.far.faults = UP
+    with pytest.raises(CheckpointDamaged, match=r"of step 2, cannot be read.*\(there are: 1\), or delete step 2"):
+        manager.load()
+    with pytest.raises(CheckpointDamaged, match=r"memory://near.*step_2.*/metadata.json"):
+        manager.load(2)
+    assert_same(manager.load(1), STATE)
+    manager.delete(2)
+    assert_same(manager.load(), STATE)
+    manager.close()
+
+
+def test_damage_behind_is_told_and_can_be_deleted() -> None:
+    pair = Pair()
+    with pair.manager() as manager:
+        manager.save(STATE, step=1)
+        manager.save({"step": 2}, step=2)
+    damage(pair.far, "step_2/metadata.json", 10)
+    with pair.elsewhere().manager() as other:
+        with pytest.raises(CheckpointDamaged, match="the latest checkpoint, of step 2, cannot be read"):
+            other.latest_step()
+        with pytest.raises(CheckpointDamaged, match=r"memory://far.*step_2/metadata.json"):
+            other.load(2)
+        other.delete(2)
+        assert_same(other.load(), STATE)
 
 
 @pytest.mark.parametrize("at", [0, 5000, -1], ids=["header", "first", "last"])

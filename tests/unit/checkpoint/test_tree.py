@@ -173,6 +173,8 @@ class Own(dict[str, int]):
         ({object(): 1}, "the key"),
         ("\ud800", "no text"),
         ({"\ud800": 1}, "the key"),
+        ({10**5000: 1}, "the key (which cannot be written down) of type int"),
+        ({(1, 10**5000): 1}, "the key (which cannot be written down) of type tuple"),
     ],
 )
 def test_what_cannot_be_stored_is_named(value: Any, why: str) -> None:

@@ -107,8 +107,12 @@ class Framework(Protocol):
         """The bytes of an array that can be written in place; None where `copy_in` must do."""
         ...
 
+    def refusal(self, value: Any) -> str | None:
+        """Why an array cannot be changed in place; None for one that `copy_in` can change."""
+        ...
+
     def copy_in(self, value: Any, data: Block) -> None:
-        """Change the array to these elements, or Unstorable if it cannot be changed."""
+        """Change the array to these elements."""
         ...
 
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:

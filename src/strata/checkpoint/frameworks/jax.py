@@ -56,8 +56,11 @@ class JaxArrays:
     def memory(self, value: jax.Array) -> Block | None:
         return None
 
+    def refusal(self, value: jax.Array) -> str | None:
+        return "a JAX array cannot be changed in place: load it as a new one, with `like`"
+
     def copy_in(self, value: jax.Array, data: Block) -> None:
-        raise Unstorable("a JAX array cannot be changed in place: load it as a new one, with `like`")
+        raise AssertionError("its arrays cannot be changed")
 
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         raise AssertionError("its arrays cannot be changed")

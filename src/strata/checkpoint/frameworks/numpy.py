@@ -53,9 +53,10 @@ class NumpyArrays:
             return None
         return value.reshape(-1).view(np.uint8)
 
+    def refusal(self, value: np.ndarray[Any, Any]) -> str | None:
+        return None if value.flags.writeable else "the array is read-only"
+
     def copy_in(self, value: np.ndarray[Any, Any], data: Block) -> None:
-        if not value.flags.writeable:
-            raise Unstorable("the array is read-only")
         np.copyto(value, data.view(value.dtype).reshape(value.shape))
 
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:

@@ -58,10 +58,13 @@ class TensorflowArrays:
     def memory(self, value: Any) -> Block | None:
         return None
 
+    def refusal(self, value: Any) -> str | None:
+        if isinstance(_inside(value), tf.Variable):
+            return None
+        return "a tensor of TensorFlow cannot be changed in place: a variable can"
+
     def copy_in(self, value: Any, data: Block) -> None:
         value = _inside(value)
-        if not isinstance(value, tf.Variable):
-            raise Unstorable("a tensor of TensorFlow cannot be changed in place: a variable can")
         value.assign(data.view(numpy_dtype(value.dtype.name)).reshape(tuple(value.shape)))
 
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:

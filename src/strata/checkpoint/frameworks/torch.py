@@ -95,6 +95,11 @@ class TorchArrays:
             return None
         return value.detach().view(-1).view(torch.uint8).numpy()
 
+    def refusal(self, value: torch.Tensor) -> str | None:
+        if any(step == 0 and length > 1 for step, length in zip(value.stride(), value.shape, strict=True)):
+            return "several elements of the tensor are one in memory, as expand() makes them: load into a clone() of it"
+        return None
+
     def copy_in(self, value: torch.Tensor, data: Block) -> None:
         with torch.no_grad():
             value.detach().copy_(_typed(data, value.dtype, value.shape))
