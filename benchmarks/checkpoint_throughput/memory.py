@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks import Row, Table
 from benchmarks.checkpoint_throughput.places import Place
 from benchmarks.checkpoint_throughput.saves import Saves
-from benchmarks.checkpoint_throughput.scale import MIB, OBJECT_STATE_BYTES, STATE_BYTES
+from benchmarks.checkpoint_throughput.scale import MIB, STATE_BYTES
 from benchmarks.checkpoint_throughput.states import layers
 from benchmarks.storage.clients import Server, strata_storage
 from benchmarks.storage.memory import STATUS, status_bytes
@@ -17,8 +17,6 @@ from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
 
 ALLOWED_BYTES = 16 * MIB
 """For what is neither state nor budget: stacks of threads, manifests, the rest of a page."""
-PARTS_BYTES = 32 * MIB
-"""In flight to S3, where a state that does not fit into the budget goes up as a stream."""
 HEADER_BYTES = 1 * MIB
 LEAST_BYTES = 16 * MIB
 FIRST_BYTES = 8 * MIB
@@ -27,20 +25,19 @@ SAVES = 3
 
 def table(place: Place) -> Table:
     """Linux only, since nobody else tells a process's peak apart from that of the process that started it."""
-    size = STATE_BYTES if place.folder is not None else OBJECT_STATE_BYTES
+    size = STATE_BYTES
     budgets = {"budget that holds the state": size + HEADER_BYTES, "budget of a quarter": max(LEAST_BYTES, size // 4)}
-    allowed = ALLOWED_BYTES if place.folder is not None else ALLOWED_BYTES + PARTS_BYTES
-    rows = [_row(place, f"{what}, {most / 1e6:.0f} MB", size, most, allowed) for what, most in budgets.items()]
+    rows = [_row(place, f"{what}, {most / 1e6:.0f} MB", size, most) for what, most in budgets.items()]
     return Table(
         f"Peak memory of saving {size >> 20:,} MiB, {place.name}, beyond the state", rows if STATUS.exists() else []
     )
 
 
-def _row(place: Place, what: str, size: int, budget: int, allowed: int) -> Row:
+def _row(place: Place, what: str, size: int, budget: int) -> Row:
     processes = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, processes) as fresh:
         grown = fresh.submit(_growth, place.reach, size, budget).result() / 1e6
-    return Row(what, grown, grown, "MB", (budget + allowed) / 1e6)
+    return Row(what, grown, grown, "MB", (budget + ALLOWED_BYTES) / 1e6)
 
 
 def _growth(reach: str | Server, size: int, budget: int) -> int:

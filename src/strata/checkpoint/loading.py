@@ -62,15 +62,15 @@ class PartLoader:
 
     async def tree(self, wants: Callable[[str], bool] | None = None) -> Any:
         """The state, with new arrays; only what is wanted, by name."""
-        names, everything = names_of(self._part), wants is None
-        wants = wants or (lambda name: True)
-        numbers = [n for n, name in enumerate(names) if wants(name)]
-        tensors = {self._tensor(n) for n in numbers}
+        skeleton, numbers = self._part.skeleton, set(range(len(self._part.leaves)))
+        if wants is not None:
+            numbers = {number for number, name in enumerate(names_of(self._part)) if wants(name)}
+            with self._making_sense():
+                skeleton = pruned(skeleton, numbers.__contains__, wants)
+        tensors = {self._tensor(number) for number in numbers}
         await self._check_lengths(tensors)
         await self._read({}, tensors)
-        kept = set(numbers)
         with uncollected(), self._making_sense():
-            skeleton = self._part.skeleton if everything else pruned(self._part.skeleton, kept.__contains__, wants)
             return unflatten(skeleton, self._array)
 
     async def into(self, state: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import DIGEST, Chunk, File, Tensor
-from strata.checkpoint.sources import copy_many
+from strata.checkpoint.moves import move_many
 from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
 from strata.errors import CheckpointDamaged, ObjectCorrupt, ObjectNotFound
@@ -96,7 +96,7 @@ class Scattered(NamedTuple):
     def scatter(self, memory: Block) -> None:
         sizes = np.array([chunk.size for chunk in self.chunks], np.int64)
         starts = np.array([chunk.at for chunk in self.chunks], np.int64) - self.first.at
-        copy_many(self.addresses, starts + memory.ctypes.data, sizes)
+        move_many(self.addresses, starts + memory.ctypes.data, sizes)
 
 
 AnyWish: TypeAlias = Wish | Neighbours | Scattered

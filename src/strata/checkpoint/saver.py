@@ -45,6 +45,7 @@ from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
+from strata.checkpoint.writing import stream_bytes
 from strata.core.ids import check_int
 from strata.errors import (
     InvalidInput,
@@ -112,7 +113,7 @@ class Saver:
         """Plan, and allocate the memory, before the first save is due."""
         prepared = self.check(state)
         if prepared is not None:
-            self.arena.take(sum(file.room for file in prepared.files), pinned=prepared.on_gpu)
+            self._stage(prepared)
 
     def loaded(self, step: int) -> None:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
@@ -181,7 +182,8 @@ class Saver:
             raise
 
     def _stage(self, prepared: Prepared) -> Stage:
-        return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental)
+        beside = stream_bytes(self._checkpoints.store.storage)
+        return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental, beside=beside)
 
     def wait(self, timeout: float | None = None) -> None:
         """Until nothing is being written. Raises a failure that nobody was told of yet."""

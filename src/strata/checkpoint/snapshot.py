@@ -16,11 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strata.checkpoint.frameworks import COPIED, Block, Copying, framework_named
+from strata.checkpoint.moves import move_many
 from strata.checkpoint.plan import ALIGNMENT, FilePlan
-from strata.checkpoint.sources import Elsewhere, Room, Source, copy_many
+from strata.checkpoint.sources import Elsewhere, Room, Source
 from strata.errors import InvalidInput
 
 SEGMENT_BYTES = 32 << 20
+FIRST_BYTES = 4 << 20
+"""The disk waits for the first to be filled, so it is a short one."""
 SLOTS_LEAST = 2
 PIECE_BYTES = 4 << 20
 """Copied by one thread before the other has its turn."""
@@ -50,10 +53,8 @@ def segments_of(files: Sequence[FilePlan], room: int, segment_bytes: int = SEGME
         found: list[Segment] = []
         base = 0
         for number, file in enumerate(files):
-            found += [
-                Segment(number, start, min(start + segment_bytes, file.size), base + start)
-                for start in range(0, file.size, segment_bytes)
-            ]
+            ends = [0, *range(min(FIRST_BYTES, segment_bytes), file.size, segment_bytes), file.size]
+            found += [Segment(number, start, end, base + start) for start, end in pairwise(ends)]
             base += file.room
         return found
     segment_bytes = min(segment_bytes, room // SLOTS_LEAST // ALIGNMENT * ALIGNMENT)
@@ -98,9 +99,9 @@ class Snapshot:
         """The segment's bytes, once it is filled and until it is released."""
         return self._room.block[segment.place : segment.place + segment.end - segment.start]
 
-    def release(self) -> None:
-        """The oldest segment that is not released yet is written: its memory is free for another."""
-        self._free.release()
+    def release(self, count: int = 1) -> None:
+        """The oldest segments that are not released yet are written: their memory is free for others."""
+        self._free.release(count)
 
     def give_up(self, error: BaseException) -> None:
         """Nobody writes any more: whoever fills stops, and raises this."""
@@ -291,7 +292,7 @@ def _batches(
             if is_small[first]:
                 some = slice(first, last)
                 froms = addresses[tensors[some]] + starts[some]
-                copy = partial(copy_many, places[some] + room.address, froms, sizes[some])
+                copy = partial(move_many, places[some] + room.address, froms, sizes[some])
                 yield _Batch(place, int(places[last - 1] + sizes[last - 1]), copy)
             elif not sources[tensors[first]].on_device:
                 yield from _pieces(sources[tensors[first]], int(starts[first]), size, room, place)

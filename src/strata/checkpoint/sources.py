@@ -1,28 +1,15 @@
 """The bytes of a tensor, wherever they are: in host memory as they are stored, or to be asked for."""
 
-import ctypes
-import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from strata.checkpoint.frameworks import Block, Framework
+from strata.checkpoint.moves import move
 from strata.checkpoint.ties import Stored
 from strata.checkpoint.tree import Leaf
-
-LARGE_BYTES = 64 << 10
-"""Copied while other threads may run Python; for less, to let them costs more than the copy."""
-_copy_large = ctypes.memmove
-_copy_small = (
-    ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
-        ("memmove", ctypes.PyDLL(None))
-    )
-    if os.name != "nt"
-    else ctypes.memmove
-)
 
 
 class Room:
@@ -71,15 +58,7 @@ class HostMemory(msgspec.Struct, gc=False):
     def read(self, start: int, size: int, room: Room, at: int) -> None:
         assert start + size <= self.size
         assert at + size <= len(room.block)
-        copy = _copy_large if size >= LARGE_BYTES else _copy_small
-        copy(room.address + at, self.address + start, size)
-
-
-def copy_many(targets: NDArray[np.int64], sources: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-    """So many bytes each, from address to address. Whoever calls must know that all of them are there."""
-    copy = _copy_large if sizes.max(initial=0) >= LARGE_BYTES else _copy_small
-    for target, source, size in zip(targets.tolist(), sources.tolist(), sizes.tolist(), strict=True):
-        copy(target, source, size)
+        move(room.address + at, self.address + start, size)
 
 
 class Elsewhere:

@@ -18,19 +18,29 @@ from strata.checkpoint.writing import Filled
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
 
+TURNS_LEAST_BYTES = 32 << 20
+"""Turns that are shorter than half of this are slow, and a budget must not make them so."""
+
 Round: TypeAlias = tuple[Snapshot, Filled]
 """One filling, and how far it is."""
 
 
 class Stage:
     """Where a state is copied to. `may_repeat`: the loop may ask for a second round, of a part of it, before the caller
-    may go on; it says so, or that there is none, when it has the first."""
+    may go on; it says so, or that there is none, when it has the first. `beside`: what writing takes of the budget if
+    the state must take turns."""
 
     def __init__(
-        self, prepared: Prepared, arena: Arena, loop: asyncio.AbstractEventLoop, *, may_repeat: bool = False
+        self,
+        prepared: Prepared,
+        arena: Arena,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        may_repeat: bool = False,
+        beside: int = 0,
     ) -> None:
         self.prepared = prepared
-        self._block = arena.take(sum(file.room for file in prepared.files), pinned=prepared.on_gpu)
+        self._block = arena.take(_room(prepared, arena.budget_bytes, beside), pinned=prepared.on_gpu)
         self.snapshot = Snapshot(prepared.files, self._block)
         self.filled = Filled(loop)
         self._failed: BaseException | None = None
@@ -127,6 +137,12 @@ class Stage:
         second = self._second.result()
         if second is not None:
             second[0].give_up(error)
+
+
+def _room(prepared: Prepared, budget: int, beside: int) -> int:
+    """Of the arena: all that is wanted, or what is left of the budget."""
+    whole = sum(file.room for file in prepared.files)
+    return whole if whole <= budget else max(budget - beside, min(budget, TURNS_LEAST_BYTES))
 
 
 def _nobody(number: int) -> None:

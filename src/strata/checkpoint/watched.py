@@ -92,6 +92,12 @@ class WatchedStorage:
     def url(self) -> str:
         return self.inner.url
 
+    @property
+    def stream_bytes(self) -> int:
+        """What a writer holds in memory; see `ObjectStorage`. Not every storage says."""
+        found: int = getattr(self.inner, "stream_bytes", 0)
+        return found
+
     @contextmanager
     def _call(self, operation: str, path: str, size: int = 0) -> Iterator[_Call]:
         call = _Call(f"{operation} {self.inner.url}/{path}", size)
@@ -214,7 +220,7 @@ class _WatchedWriter:
         self._storage, self._inner, self._path = storage, inner, path
 
     async def write(self, data: Data) -> None:
-        with self._storage._call("write", self._path):
+        with self._storage._call("write", self._path, byte_view(data).nbytes):
             await self._inner.write(data)
 
     async def commit(self) -> None:

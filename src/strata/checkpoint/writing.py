@@ -6,6 +6,7 @@ parallel parts, several files at a time; where the arena is too small for images
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from strata.checkpoint.digests import FileDigests
 from strata.checkpoint.frameworks import Block
@@ -16,6 +17,8 @@ from strata.storage.threads import DaemonThreads
 
 FILES_AT_ONCE = 4
 DIGEST_THREADS = 2
+STRETCH_BYTES = 128 << 20
+"""What is filled is written in stretches up to this long: a disk is idle between any two."""
 
 
 class Filled:
@@ -23,7 +26,7 @@ class Filled:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._count = 0
+        self.count = 0
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
 
@@ -38,7 +41,7 @@ class Filled:
         self._loop.call_soon_threadsafe(self._fail, error)
 
     def _set(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._wake()
 
     def _fail(self, error: BaseException) -> None:
@@ -51,7 +54,7 @@ class Filled:
 
     async def wait(self, number: int) -> None:
         """Until this one is filled."""
-        while self._count <= number:
+        while self.count <= number:
             if self._error is not None:
                 raise self._error
             await self._changed.wait()
@@ -89,14 +92,26 @@ class SnapshotWriter:
     async def _stream(self, file: int, key: str) -> None:
         size = self._snapshot.files[file].size
         async with self._storage.open_writer(key, size=size) as writer:
-            for number, segment in self._own(file):
-                await self._filled.wait(number)
-                memory = self._snapshot.memory(segment)
-                digesting = self._digest(file, segment.start, memory)
+            own = self._own(file)
+            while own:
+                await self._filled.wait(own[0][0])
+                count = self._together(own)
+                stretch, own = own[:count], own[count:]
+                first, last = stretch[0][1], stretch[-1][1]
+                memory = self._snapshot.memory(Segment(file, first.start, last.end, first.place))
+                digesting = self._digest(file, first.start, memory)
                 await writer.write(memory)
                 await digesting
                 self._progress(len(memory))
-                self._snapshot.release()
+                self._snapshot.release(count)
+
+    def _together(self, own: Sequence[tuple[int, Segment]]) -> int:
+        """How many of these are filled already, and lie side by side in memory."""
+        if self._snapshot.takes_turns:
+            return 1
+        begin = own[0][1].start
+        some = takewhile(lambda each: each[0] < self._filled.count and each[1].end - begin <= STRETCH_BYTES, own)
+        return max(1, sum(1 for _ in some))
 
     async def _put_image(self, file: int, key: str, turn: asyncio.Semaphore) -> None:
         own = self._own(file)
@@ -112,6 +127,12 @@ class SnapshotWriter:
     def _digest(self, file: int, start: int, memory: Block) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._threads, self._digests[file].feed, start, memory)
+
+
+def stream_bytes(storage: StorageBackend) -> int:
+    """What a stream to this storage takes in memory, beyond what it is given."""
+    found: int = getattr(storage, "stream_bytes", 0)
+    return found
 
 
 def _takes_images(storage: StorageBackend) -> bool:

@@ -77,6 +77,11 @@ class ObjectStorage:
 
     # -- objects -----------------------------------------------------------------------------------------------------
 
+    @property
+    def stream_bytes(self) -> int:
+        """What a writer of `open_writer` holds in memory."""
+        return self.options.part_bytes * self.options.concurrency
+
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
         key, view = self._key(path), byte_view(data)
         if view.nbytes <= self.options.part_bytes:

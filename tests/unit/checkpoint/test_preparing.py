@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from strata import background
+from strata.checkpoint.arena import Arena
 from strata.checkpoint.preparing import Planner, Prepared
+from strata.checkpoint.staging import Stage
 
 
 def names(prepared: Prepared) -> list[str]:
@@ -52,3 +55,13 @@ def test_what_lies_nowhere_is_known_by_itself() -> None:
     planner, empty, other = Planner(), torch.empty(0), np.empty((0, 2))
     assert names(planner.prepare([empty, other])) == ["0", "1"]
     assert names(planner.prepare([empty, empty, other])) == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("size", "beside", "room"), [(40, 0, 42), (40, 30, 42), (80, 0, 64), (80, 20, 44), (80, 60, 32)]
+)
+def test_what_writing_takes_is_left_to_it_where_memory_is_short(size: int, beside: int, room: int) -> None:
+    mib = 1 << 20
+    prepared = Planner().prepare({"w": np.zeros(size * mib, np.uint8)})
+    stage = Stage(prepared, Arena(64 * mib), background.loop(), beside=beside * mib)
+    assert len(stage.snapshot.arena) == room * mib
