@@ -3,8 +3,8 @@
 import json
 import os
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +13,14 @@ import torch
 from safetensors.torch import load_file
 
 from strata import CheckpointManager
+from tests.e2e.telling import STRATA, Told, lines, refusal, strata
 
-STRATA = Path(sys.executable).with_name("strata")
-
-
-def ckpt(
-    *arguments: str | Path, cwd: Path | None = None, answer: bytes = b"", **environment: str
-) -> "subprocess.CompletedProcess[bytes]":
-    command = [STRATA, "ckpt", *arguments]
-    return subprocess.run(
-        command, capture_output=True, check=False, cwd=cwd, timeout=120, input=answer, env=os.environ | environment
-    )
+ckpt = partial(strata, "ckpt")
 
 
-def lines(told: "subprocess.CompletedProcess[bytes]") -> list[str]:
-    assert told.returncode == 0, told.stderr.decode()
-    return told.stdout.decode().splitlines()
-
-
-def document(told: "subprocess.CompletedProcess[bytes]", code: int = 0) -> Any:
+def document(told: Told, code: int = 0) -> Any:
     assert told.returncode == code, told.stderr.decode()
     return json.loads(told.stdout)
-
-
-def refusal(told: "subprocess.CompletedProcess[bytes]") -> str:
-    assert told.returncode == 2
-    assert told.stdout == b""
-    words = told.stderr.decode()
-    assert words.startswith("error: ")
-    assert "Traceback" not in words
-    return words
 
 
 def state(step: int) -> dict[str, Any]:

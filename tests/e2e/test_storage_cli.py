@@ -3,35 +3,18 @@
 import json
 import os
 import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-STRATA = Path(sys.executable).with_name("strata")
+from tests.e2e.telling import STRATA, lines, refusal, strata
+
 LARGE = os.urandom(1 << 20) * 40
 
 
-def storage(
-    *arguments: str | Path, cwd: Path | None = None, answer: bytes = b""
-) -> "subprocess.CompletedProcess[bytes]":
-    command = [STRATA, "storage", *arguments]
-    return subprocess.run(command, capture_output=True, check=False, cwd=cwd, timeout=120, input=answer)
-
-
-def lines(told: "subprocess.CompletedProcess[bytes]") -> list[str]:
-    assert told.returncode == 0, told.stderr.decode()
-    return told.stdout.decode().splitlines()
-
-
-def refusal(told: "subprocess.CompletedProcess[bytes]") -> str:
-    assert told.returncode == 2
-    assert told.stdout == b""
-    words = told.stderr.decode()
-    assert words.startswith("error: ")
-    assert "Traceback" not in words
-    return words
+storage = partial(strata, "storage")
 
 
 @pytest.fixture

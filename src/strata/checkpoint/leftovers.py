@@ -6,18 +6,15 @@ writer that came after, who sweeps in any case. What is left is removed by the n
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
+from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.lineage import check_term
 from strata.checkpoint.store import Store, folder_named, folders_of
 from strata.errors import ObjectExists, StorageError, StrataError
 
-if TYPE_CHECKING:
-    from strata.checkpoint.saving import Attempt
-
 
 @asynccontextmanager
-async def giving_back(store: Store, attempt: "Attempt", *, committing: bool = False) -> AsyncIterator[list[str]]:
+async def giving_back(store: Store, attempt: Attempt, *, committing: bool = False) -> AsyncIterator[list[str]]:
     """Takes the paths of files whose names do not tell whose they are, and which this attempt alone writes."""
     others: list[str] = []
     try:
@@ -30,7 +27,7 @@ async def giving_back(store: Store, attempt: "Attempt", *, committing: bool = Fa
         raise
 
 
-async def _give_back(store: Store, attempt: "Attempt", others: list[str]) -> None:
+async def _give_back(store: Store, attempt: Attempt, others: list[str]) -> None:
     folders = {attempt.folder, *(folder for name in folders_of(others) if (folder := folder_named(name)))}
     names = [path for folder in folders async for path in store.paths(folder.name)]
     left = [path for path in names if path in others or f"/part-{attempt.rank}-{attempt.name}" in path]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
 from strata.checkpoint.arena import Arena
+from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.frameworks import Block
@@ -30,11 +31,9 @@ from strata.checkpoint.readers import marked
 from strata.checkpoint.references import Base
 from strata.checkpoint.saving import (
     TREE,
-    Attempt,
     as_bytes,
     commit,
     declare,
-    new_attempt,
     write_bytes,
     write_changes,
     write_tree,

@@ -10,23 +10,24 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from strata import __version__
 from strata.checkpoint import manifest
+from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.changes import digests_of, write_gathered
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import Term, attempt_name, check_term
+from strata.checkpoint.lineage import check_term
 from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.references import Base, changes, referring, unchanged
 from strata.checkpoint.staging import Stage
 from strata.checkpoint.stakes import staked
-from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.store import Store
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import SnapshotWriter
 from strata.errors import Conflict, ObjectExists
@@ -63,36 +64,6 @@ class Report:
     @property
     def mb_per_second(self) -> float:
         return self.written_bytes / 1e6 / self.durable_seconds if self.durable_seconds else 0.0
-
-
-class Attempt(NamedTuple):
-    """What is being saved: where to, and as whose."""
-
-    folder: Folder
-    term: Term
-    name: str
-    epoch: int
-    metrics: dict[str, float]
-    rank: int = 0
-
-    @property
-    def stem(self) -> str:
-        """How the paths of all its files begin, but for that of bytes."""
-        return f"{self.folder.name}/part-{self.rank}-{self.name}"
-
-    @property
-    def bytes_path(self) -> str:
-        name = "model.bin" if not self.rank else f"model-{self.rank}.bin"
-        return f"{self.folder.name}/{name}"
-
-    @property
-    def own_folder(self) -> Folder:
-        """One that is this term's alone."""
-        return Folder(self.folder.step, self.term.term)
-
-
-def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float]) -> Attempt:
-    return Attempt(folder, term, attempt_name(term), epoch, metrics)
 
 
 async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Callable[[int], None]) -> Part:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from strata.checkpoint.moves import move_many
 from strata.checkpoint.plan import ALIGNMENT, FilePlan
 from strata.checkpoint.sources import Elsewhere, Room, Source
 from strata.errors import InvalidInput
+
+AnySource = TypeVar("AnySource", bound=Source)
 
 SEGMENT_BYTES = 32 << 20
 FIRST_BYTES = 4 << 20
@@ -38,10 +40,10 @@ class Segment(NamedTuple):
     place: int
 
 
-class Copy(NamedTuple):
+class Copy(NamedTuple, Generic[AnySource]):
     """Bytes of a tensor that go into a file's image."""
 
-    source: Source
+    source: AnySource
     start: int
     at: int
     size: int
@@ -129,10 +131,10 @@ class Snapshot:
         copying.wait()
         return going_on
 
-    def _begin(self, copies: Iterable[tuple[Elsewhere, Copy]]) -> Copying:
+    def _begin(self, copies: Iterable[Copy[Elsewhere]]) -> Copying:
         """Copies that go on by themselves; those that cannot are made here."""
         by_package: dict[str, list[tuple[Any, Block]]] = {}
-        for source, (_, start, at, size) in copies:
+        for source, start, at, size in copies:
             part = source.part(start, size)
             if part is None:
                 source.read(start, size, self._room, at)
@@ -239,7 +241,7 @@ class _Work:
             self._told += 1
 
 
-def _all_copies(files: Sequence[FilePlan], sources: Sequence[Source]) -> Iterator[tuple[int, Copy]]:
+def _all_copies(files: Sequence[FilePlan], sources: Sequence[Source]) -> Iterator[tuple[int, Copy[Source]]]:
     """In the order of the files."""
     for number, file in enumerate(files):
         for wanted, at in file.placed:
@@ -247,27 +249,25 @@ def _all_copies(files: Sequence[FilePlan], sources: Sequence[Source]) -> Iterato
                 yield number, Copy(sources[wanted.tensor], wanted.start, at, wanted.size)
 
 
-def _on_devices(
-    files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]
-) -> list[tuple[Elsewhere, Copy]]:
+def _on_devices(files: Sequence[FilePlan], bases: dict[int, int], sources: Sequence[Source]) -> list[Copy[Elsewhere]]:
     """Copies that are begun, and then go on by themselves; each with its place in the arena."""
     if not any(source.on_device for source in sources):
         return []
     return [
-        (source, Copy(source, start, bases[file] + at, size))
+        Copy(source, start, bases[file] + at, size)
         for file, (source, start, at, size) in _all_copies(files, sources)
         if isinstance(source, Elsewhere) and source.on_device
     ]
 
 
 def _split(
-    copies: Iterable[tuple[Elsewhere, Copy]], can_wait: Callable[[Any], bool] | None
-) -> tuple[list[tuple[Elsewhere, Copy]], list[tuple[Elsewhere, Copy]]]:
+    copies: Iterable[Copy[Elsewhere]], can_wait: Callable[[Any], bool] | None
+) -> tuple[list[Copy[Elsewhere]], list[Copy[Elsewhere]]]:
     """Those that the caller must wait for, and the others."""
-    now: list[tuple[Elsewhere, Copy]] = []
-    later: list[tuple[Elsewhere, Copy]] = []
-    for pair in copies:
-        (later if can_wait is not None and can_wait(pair[0].value) else now).append(pair)
+    now: list[Copy[Elsewhere]] = []
+    later: list[Copy[Elsewhere]] = []
+    for copy in copies:
+        (later if can_wait is not None and can_wait(copy.source.value) else now).append(copy)
     return now, later
 
 

@@ -98,6 +98,10 @@ class Store:
     async def is_committed(self, folder: Folder) -> bool:
         return await self.storage.exists(self.key(folder.name, METADATA))
 
+    def missing(self, path: str) -> CheckpointDamaged:
+        """To be raised: of a committed checkpoint this file is gone."""
+        return CheckpointDamaged(f"{self.storage.url}/{self.key(path)} is missing: the checkpoint is not whole")
+
     def forget(self, folder: Folder) -> None:
         """It is deleted."""
         self._metadata.pop(folder.name, None)
@@ -120,7 +124,7 @@ class Store:
         try:
             data = await self.storage.read(key)
         except ObjectNotFound as error:
-            raise CheckpointDamaged(f"{where} is missing: the checkpoint is not whole") from error
+            raise self.missing(reference.path) from error
         except InvalidInput as error:
             raise CheckpointDamaged(f"the checkpoint names a part that cannot be one: {error}") from error
         if digest_of(data) != reference.digest:

@@ -10,11 +10,11 @@ import time
 from typing import Any
 
 from strata.checkpoint.arena import Arena
+from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.room import free_bytes
 from strata.checkpoint.saver import Saver, _Save, finish_all
-from strata.checkpoint.saving import Attempt, new_attempt
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Folder
 from strata.checkpoint.tiers import Tiers

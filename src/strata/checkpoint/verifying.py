@@ -28,13 +28,12 @@ async def check_lengths(store: Store, files: Iterable[File]) -> None:
 
 async def _check_length(store: Store, file: File) -> None:
     key = store.key(file.path)
-    where = f"{store.storage.url}/{key}"
     try:
         size = await store.storage.size(key)
     except ObjectNotFound as error:
-        raise CheckpointDamaged(f"{where} is missing: the checkpoint is not whole") from error
+        raise store.missing(file.path) from error
     if size != file.size:
-        raise CheckpointDamaged(f"{where} has {size:,} bytes, and {file.size:,} were written")
+        raise CheckpointDamaged(f"{store.storage.url}/{key} has {size:,} bytes, and {file.size:,} were written")
 
 
 async def verify_part(store: Store, part: Part, progress: Callable[[int], None]) -> int:

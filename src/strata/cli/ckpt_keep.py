@@ -1,11 +1,14 @@
 """`strata ckpt rm`, `pin` and `unpin`: what stays, and what goes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import typer
 
+from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.removal import Removal, plan_removal
+from strata.checkpoint.store import Folder
 from strata.cli.ckpt_place import Found, Job, Steps, Url, Yes, opened
 from strata.errors import InvalidInput
 from strata.texts import counted, printable, readable_bytes
@@ -67,31 +70,25 @@ def _explained(plan: Removal) -> list[str]:
 
 def pin(url: Url, steps: Steps = None, job: Job = None) -> None:
     """Keep checkpoints whatever retention says."""
-    for label in asyncio.run(_pin(url, list(steps or ()), job)):
+    for label in asyncio.run(_each(url, list(steps or ()), job, Checkpoints.pin)):
         typer.echo(f"step {label} is pinned: it stays until it is unpinned or removed")
-
-
-async def _pin(url: str, steps: list[str], job: str | None) -> list[str]:
-    async with opened(url, job) as found:
-        overview = await found.overview()
-        chosen = [overview.find(each) for each in _named(found, steps)]
-        for each in chosen:
-            await found.checkpoints.pin(each.folder)
-        return [each.label for each in chosen]
 
 
 def unpin(url: Url, steps: Steps = None, job: Job = None) -> None:
     """Let retention decide on checkpoints again."""
-    for label in asyncio.run(_unpin(url, list(steps or ()), job)):
+    for label in asyncio.run(_each(url, list(steps or ()), job, Checkpoints.unpin)):
         typer.echo(f"step {label} is not pinned")
 
 
-async def _unpin(url: str, steps: list[str], job: str | None) -> list[str]:
+async def _each(
+    url: str, steps: list[str], job: str | None, act: Callable[[Checkpoints, Folder], Awaitable[None]]
+) -> list[str]:
+    """Do it to each, and give what people call them."""
     async with opened(url, job) as found:
         overview = await found.overview()
         chosen = [overview.find(each) for each in _named(found, steps)]
         for each in chosen:
-            await found.checkpoints.unpin(each.folder)
+            await act(found.checkpoints, each.folder)
         return [each.label for each in chosen]
 
 

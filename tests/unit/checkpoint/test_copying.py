@@ -24,7 +24,7 @@ from strata.checkpoint.supplying import PartSupply
 from strata.errors import CheckpointDamaged, Conflict, NotFound, StorageUnavailable
 from strata.storage import BlockingStorage, MemoryStorage, StorageBackend
 from strata.testing.faulty import Call, FaultyStorage
-from tests.unit.checkpoint.dying import DyingStorage
+from tests.unit.checkpoint.dying import DyingStorage, deaths
 from tests.unit.checkpoint.states import assert_same
 
 FROZEN = torch.arange(3.0 * CHUNK_BYTES / 4)
@@ -315,17 +315,8 @@ def test_a_crash_at_any_call_leaves_the_copy_or_none_and_repeating_succeeds(
     origin: Any, before: Any, after: bool
 ) -> None:
     there = origin()
-    counted = DyingStorage(before(), 10_000)
-    copy(there, counted, 2)
-    calls = len(counted.calls)
-    assert calls > 8
     outcomes = set()
-    for at in range(1, calls + 1):
-        inner = before()
-        dying = DyingStorage(inner, at, after=after)
-        with suppress(StorageUnavailable):
-            copy(there, dying, 2)
-        assert dying.dead
+    for inner in deaths(lambda storage: copy(there, storage, 2), before, after=after):
         with CheckpointReader(inner) as reader:
             outcomes.add(2 in reader.list_checkpoints())
             for step in reader.list_checkpoints():

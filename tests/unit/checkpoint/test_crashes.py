@@ -1,8 +1,8 @@
 """The process dies at each call that it makes to its storage, all of them, before the call is done and after."""
 
-import threading
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -11,11 +11,10 @@ import torch
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader, saving
-from strata.checkpoint.lineage import read_lineage
 from strata.errors import Conflict, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import FaultyStorage
-from tests.unit.checkpoint.dying import DyingStorage, Paused
+from tests.unit.checkpoint.dying import DyingStorage, Paused, save_in_its_place
 from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
@@ -132,20 +131,8 @@ def test_a_process_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -
     for at in count(1):
         inner = before()
         paused = Paused(inner, at)
-        first = threading.Thread(target=_save_as_first, args=(paused, state))
-        first.start()
-        while first.is_alive() and not paused.reached.wait(0.01):
-            pass
         with CheckpointManager(inner, keep_count=2) as second:
-            second.load(2)
-            second.save(theirs, step=3)
-            second.save(theirs, step=4)
-            second.wait()
-            paused.release()
-            first.join()
-            newest = background.run(read_lineage(second._checkpoints.store)).newest
-            assert newest is not None
-            is_second = newest.writer == second._saver._writer
+            is_second = save_in_its_place(paused, partial(_save_as_first, paused, state), second, theirs)
             owners.add(is_second)
         with CheckpointReader(inner) as reader:
             steps = reader.list_checkpoints()

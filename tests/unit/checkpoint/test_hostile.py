@@ -134,25 +134,15 @@ some_and_all = pytest.mark.parametrize("how_many", ["some", pytest.param("all", 
 
 
 @some_and_all
+@pytest.mark.parametrize("manifest", ["part", "metadata"])
 @pytest.mark.usefixtures("little_room")
-def test_whatever_a_part_says_it_is_a_state_or_a_clear_error(how_many: str) -> None:
+def test_whatever_a_manifest_says_it_is_a_state_or_a_clear_error(manifest: str, how_many: str) -> None:
     storage = saved()
     forged = Forgery(storage, 2)
-    told, refused = forged.part, 0
+    told, say = getattr(forged, manifest), getattr(forged, f"say_in_{manifest}")
+    refused = 0
     for way, lie in lies(told, how_many):
-        forged.say_in_part(put(told, way, lie))
-        refused += read_everything(storage) is not None
-    assert refused > TRIED // 4
-
-
-@some_and_all
-@pytest.mark.usefixtures("little_room")
-def test_whatever_a_checkpoint_says_it_is_a_state_or_a_clear_error(how_many: str) -> None:
-    storage = saved()
-    forged = Forgery(storage, 2)
-    told, refused = forged.metadata, 0
-    for way, lie in lies(told, how_many):
-        forged.say_in_metadata(put(told, way, lie))
+        say(put(told, way, lie))
         refused += read_everything(storage) is not None
     assert refused > TRIED // 4
 

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 from collections import OrderedDict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from strata.checkpoint.exporting import choose, export_safetensors, only_part
 from strata.checkpoint.importing import Imported, ImportOptions, import_checkpoint, open_foreign
 from strata.checkpoint.manifest import CHUNK_BYTES
 from strata.checkpoint.store import Folder, Store
-from strata.errors import Conflict, InvalidInput, ObjectNotFound, StorageUnavailable, Unstorable
+from strata.errors import Conflict, InvalidInput, ObjectNotFound, Unstorable
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
 from strata.storage.memory import named_space
-from tests.unit.checkpoint.dying import DyingStorage
+from tests.unit.checkpoint.dying import deaths
 from tests.unit.checkpoint.states import assert_same
 
 OPTIONS = ImportOptions()
@@ -322,17 +321,8 @@ def test_the_same_again_is_there_already_and_another_is_refused(tmp_path: Path, 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_any_call_leaves_it_or_nothing_and_repeating_succeeds(tmp_path: Path, after: bool) -> None:
     save_file({"a": torch.ones(50), "b": torch.zeros(3)}, tmp_path / "x.safetensors")
-    counted = DyingStorage(MemoryStorage(), 10_000)
-    take(tmp_path / "x.safetensors", counted, 2)
-    calls = len(counted.calls)
-    assert calls > 8
     outcomes = set()
-    for at in range(1, calls + 1):
-        inner = MemoryStorage()
-        dying = DyingStorage(inner, at, after=after)
-        with suppress(StorageUnavailable):
-            take(tmp_path / "x.safetensors", dying, 2)
-        assert dying.dead
+    for inner in deaths(lambda storage: take(tmp_path / "x.safetensors", storage, 2), MemoryStorage, after=after):
         with CheckpointReader(inner) as reader:
             steps = reader.list_checkpoints()
             outcomes.add(bool(steps))

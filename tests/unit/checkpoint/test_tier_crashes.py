@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,10 +11,9 @@ import torch
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
-from strata.checkpoint.lineage import read_lineage
 from strata.errors import StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
-from tests.unit.checkpoint.dying import DyingStorage, Life, Paused
+from tests.unit.checkpoint.dying import DyingStorage, Life, Paused, save_in_its_place
 from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
@@ -145,20 +145,9 @@ def test_a_machine_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -
     for at in count(1):
         near, far = before()
         paused = Paused(far, at)
-        first = threading.Thread(target=_save_as_first, args=(near, paused, made(state, "first.")))
-        first.start()
-        while first.is_alive() and not paused.reached.wait(0.01):
-            pass
+        first = partial(_save_as_first, near, paused, made(state, "first."))
         with CheckpointManager(far, local=MemoryStorage(name="other"), keep_count=2) as second:
-            second.load(2)
-            second.save(made(state, "second"), step=3)
-            second.save(made(state, "second"), step=4)
-            second.wait()
-            paused.release()
-            first.join()
-            newest = background.run(read_lineage(second._checkpoints.store)).newest
-            assert newest is not None
-            is_second = newest.writer == second._saver._writer
+            is_second = save_in_its_place(paused, first, second, made(state, "second"))
             owners.add(is_second)
             with CheckpointReader(far) as remote:
                 steps = remote.list_checkpoints()

@@ -144,14 +144,19 @@ def test_the_local_disk_keeps_a_few_and_the_storage_behind_what_retention_says()
     assert steps_in(pair.near) == [8]
 
 
+def save_during_an_outage(pair: Pair, manager: CheckpointManager) -> None:
+    """Step 0 before it, and four more."""
+    manager.save({"step": 0}, step=0)
+    manager.wait()
+    pair.far.faults = DOWN
+    for step in (1, 2, 3, 4):
+        manager.save({"step": step}, step=step)
+
+
 def test_what_is_not_uploaded_stays_on_the_local_disk() -> None:
     pair = Pair()
     with pair.manager(local_keep=1) as manager:
-        manager.save({"step": 0}, step=0)
-        manager.wait()
-        pair.far.faults = DOWN
-        for step in (1, 2, 3, 4):
-            manager.save({"step": step}, step=step)
+        save_during_an_outage(pair, manager)
         assert steps_in(pair.near) == [1, 2, 3, 4]
         pair.far.faults = UP
         manager.wait()
@@ -162,11 +167,7 @@ def test_what_is_not_uploaded_stays_on_the_local_disk() -> None:
 def test_after_an_outage_the_newest_goes_first_and_what_retention_would_delete_does_not_go() -> None:
     pair = Pair()
     with pair.manager(keep_count=2) as manager:
-        manager.save({"step": 0}, step=0)
-        manager.wait()
-        pair.far.faults = DOWN
-        for step in (1, 2, 3, 4):
-            manager.save({"step": step}, step=step)
+        save_during_an_outage(pair, manager)
         pair.far.faults = UP
         manager.wait()
         commits = [call.path for call in pair.far.calls if call.path.endswith("metadata.json")]

@@ -6,8 +6,8 @@ memory holds the largest tensor, and one shard of it twice.
 
 import asyncio
 import io
-import pickle
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from strata.checkpoint.assembling import WINDOW_BYTES, Stretch
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.foreign.dcp_metadata import DcpContents, DcpTensor, Shard, Slice, read_dcp_metadata
 from strata.checkpoint.foreign.items import Item, Streamed
+from strata.checkpoint.foreign.unpickling import unpickled
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.together import together
 from strata.errors import InvalidInput, ObjectCorrupt, ObjectNotFound
@@ -151,13 +152,5 @@ def _unpickled(data: memoryview, name: str) -> Any:
     """By torch's own unpickler that makes nothing but tensors and plain values."""
     import torch
 
-    try:
-        with io.BufferedReader(_Memory(data)) as file:
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InvalidInput(
-            f"{name!r} holds more than tensors, numbers and text, or is damaged, and is not read: that could run code. "
-            f"Leave it out by choosing keys. ({str(error).splitlines()[0]})"
-        ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise InvalidInput(f"{name!r} cannot be read: {error}") from error
+    with io.BufferedReader(_Memory(data)) as file:
+        return unpickled(partial(torch.load, file), repr(name), "Leave it out by choosing keys")

@@ -3,12 +3,13 @@ on the disk until it is their turn."""
 
 import asyncio
 import os
-import pickle
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from strata.checkpoint.assembling import Outline, Stretch
 from strata.checkpoint.drafting import Content
+from strata.checkpoint.foreign.unpickling import unpickled
 from strata.checkpoint.matching import Keys, chooser
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.pruning import pruned
@@ -56,17 +57,7 @@ def _loaded(path: str) -> Any:
         raise InvalidInput(f"torch reads {path}, and it is not installed here: {error}") from error
     if not os.path.isfile(path):
         raise InvalidInput(f"there is no file {path}")
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise InvalidInput(
-            f"{path} holds more than tensors and plain values, or is damaged, and is not read: that could run code. "
-            f"Save a state_dict alone. ({str(error).splitlines()[0]})"
-        ) from error
-    except (RuntimeError, ValueError, EOFError) as error:
-        raise InvalidInput(
-            f"{path} is no file of torch.save that can be mapped: {str(error).splitlines()[0]}"
-        ) from error
+    return unpickled(partial(torch.load, path, mmap=True), path, "Save a state_dict alone")
 
 
 def _only(state: Any, keys: Keys) -> Any:
