@@ -16,6 +16,7 @@
     ├── CheckpointMismatch  a checkpoint does not fit what it is loaded into
     ├── SaveFailed          too many background saves in a row did not succeed
     ├── SaveReplaced        a later save took the place of this one
+    ├── SaveSkipped         another save was under way, and this one was not to wait
     ├── RpcError            a call ended with anything but OK; `status` is gRPC's (in `strata.rpc`, with its codes)
     └── StorageError        a storage could not do it; `storage` and `key` say where
         ├── ObjectNotFound  no such object (also a NotFound)
@@ -141,6 +142,12 @@ class SaveReplaced(StrataError):
     """A later save took the place of this one before it was committed."""
 
     code = "save_replaced"
+
+
+class SaveSkipped(StrataError):
+    """Another save was under way, and this one was not to wait for it."""
+
+    code = "save_skipped"
 
 
 class StorageError(StrataError):

@@ -132,6 +132,11 @@ class Checkpoints:
 
     async def find(self, step: int | None) -> Folder:
         """The latest, or the one of this step: on the line, or else any that has it."""
+        folder = await self._find(step)
+        self.store.forget(folder)  # what is listed may be dated to the second only
+        return folder
+
+    async def _find(self, step: int | None) -> Folder:
         if step is None:
             latest = await self.latest()
             if latest is None:

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from strata.checkpoint.saving import Report
+from strata.errors import SaveSkipped
 from strata.texts import readable_bytes
 
 
@@ -68,7 +69,12 @@ class SaveHandle:
         self.told = True
         if error is not None:
             raise error
+        self._check_skipped()
         return self.report
+
+    def _check_skipped(self) -> None:
+        if self.skipped:
+            raise SaveSkipped(f"step {self.step} was not saved: {self.skipped}")
 
     def wait_uploaded(self, timeout: float | None = None) -> Report:
         """Once it is committed behind the local tier, too; raises why it will not be. TimeoutError if that takes
@@ -78,6 +84,7 @@ class SaveHandle:
         error = self._uploaded.exception(timeout)
         if error is not None:
             raise error
+        self._check_skipped()
         return self.report
 
     def error(self) -> BaseException | None:

@@ -103,15 +103,24 @@ async def read_lineage(store: Store) -> Lineage:
 
 
 async def begin_term(
-    store: Store, base: int, writer: str, oldest: int = 0, checkpoints: Sequence[Metadata] = ()
+    store: Store,
+    base: int,
+    writer: str,
+    oldest: int = 0,
+    checkpoints: Sequence[Metadata] = (),
+    *,
+    after: Term | None = None,
 ) -> Term:
     """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more. What the
-    checkpoints say of themselves counts where nothing else is known."""
+    checkpoints say of themselves counts where nothing else is known. Superseded if it is to come right `after` another
+    of its own, and somebody else has begun one since."""
     for _ in range(TRIES):
         known, version = await versioned_lineage(store)
         if version is None:
             known = rebuilt(checkpoints)
         last = known.newest
+        if after is not None and last is not None and not _is_of_one(last, after):
+            raise superseded_by(store, last)
         term = Term(1 if last is None else last.term + 1, base, writer, time.time())
         kept = [each for each in known.terms if each.term > oldest]
         try:
@@ -125,8 +134,13 @@ async def begin_term(
 async def check_term(store: Store, term: Term) -> None:
     """Superseded if another writer has taken over since."""
     newest = (await read_lineage(store)).newest
-    if newest is None or newest.term != term.term:
+    if newest is None or not _is_of_one(newest, term):
         raise superseded_by(store, newest)
+
+
+def _is_of_one(term: Term, other: Term) -> bool:
+    """Two that did not see each other may have one number."""
+    return (term.term, term.writer) == (other.term, other.writer)
 
 
 def superseded_by(store: Store, newest: Term | None) -> Superseded:

@@ -3,7 +3,8 @@ be awaited, and both do their work on the private loop."""
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
+from strata.checkpoint.readers import CheckpointGone
 from strata.checkpoint.saver import Saver
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
@@ -29,16 +31,20 @@ from strata.checkpoint.tieredsaver import TieredSaver
 from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
+from strata.core.ids import check_int
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend, open_storage
 
 T = TypeVar("T")
+LATEST_TRIES = 5
+"""So often the latest is looked for again that was deleted the moment before."""
 Where: TypeAlias = str | os.PathLike[str] | StorageBackend
 """A URL, a folder, or a storage that is open already, and stays so."""
 
 
 class CheckpointReader:
-    """The checkpoints of a job, to be read. Changes nothing, and may be used beside the job that writes them.
+    """The checkpoints of a job, to be read, also beside the job that writes them: a mark keeps what is being read from
+    being deleted meanwhile. Changes nothing else.
 
     local: the folder of a local tier before `path`. What is whole there is read from there.
     """
@@ -128,11 +134,18 @@ class CheckpointReader:
         return into
 
     async def _open(self, load: Load, timeout: float | None) -> Opened:
-        async def work() -> Opened:
-            return await self._checkpoints.open(await self._checkpoints.find(load.step))
-
         load.check()
-        return await watched(work(), f"loading {self._named(load.step)}", timeout)
+        work = self._at(load.step, self._checkpoints.open)
+        return await watched(work, f"loading {self._named(load.step)}", timeout)
+
+    async def _at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
+        """Use the checkpoint of this step, or the latest: one that is deleted at that moment is not it any more."""
+        for _ in range(LATEST_TRIES):
+            with suppress(CheckpointGone):
+                return await use(await self._checkpoints.find(step))
+            if step is not None:
+                break
+        return await use(await self._checkpoints.find(step))
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
         return await watched(opened.read(plan, load.strict), f"loading {self._named(load.step)}", timeout)
@@ -143,13 +156,13 @@ class CheckpointReader:
 
     async def _load(self, load: Load, timeout: float | None) -> Any:
         load.check()
-        work = self._found_and_loaded(load)
+        work = self._at(load.step, lambda folder: self._loaded_from(folder, load))
         folder, state = await watched(work, f"loading {self._named(load.step)}", timeout)
-        self._loaded(folder.step)
+        if load.keys is None:  # who takes a part of it does not go on from there
+            self._loaded(folder.step)
         return state
 
-    async def _found_and_loaded(self, load: Load) -> tuple[Folder, Any]:
-        folder = await self._checkpoints.find(load.step)
+    async def _loaded_from(self, folder: Folder, load: Load) -> tuple[Folder, Any]:
         state, self.last_load = await self._checkpoints.load(folder, load)
         return folder, state
 
@@ -168,10 +181,8 @@ class CheckpointReader:
         return await _on_loop(self._load_slice(name, index, step, timeout))
 
     async def _load_slice(self, name: str, index: Index, step: int | None, timeout: float | None) -> Any:
-        async def work() -> Any:
-            return await self._checkpoints.load_slice(await self._checkpoints.find(step), name, index)
-
-        return await watched(work(), f"loading {name!r} from {self._named(step)}", timeout)
+        work = self._at(step, lambda folder: self._checkpoints.load_slice(folder, name, index))
+        return await watched(work, f"loading {name!r} from {self._named(step)}", timeout)
 
     def _loaded(self, step: int) -> None:
         """For whoever saves on from there."""
@@ -205,8 +216,11 @@ class CheckpointReader:
         """What a checkpoint says of itself."""
         return background.run(self._in_time(self._describe(step), "describing a checkpoint"))
 
+    async def describe_async(self, step: int | None = None) -> Metadata:
+        return await _on_loop(self._in_time(self._describe(step), "describing a checkpoint"))
+
     async def _describe(self, step: int | None) -> Metadata:
-        return await self._checkpoints.metadata(await self._checkpoints.find(step))
+        return await self._at(step, self._checkpoints.metadata)
 
     def verify(self, step: int | None = None, timeout: float | None = STUCK_SECONDS) -> int:
         """Read every byte of a checkpoint and compare; how many there were. CheckpointDamaged names what is wrong."""
@@ -216,15 +230,15 @@ class CheckpointReader:
         return await _on_loop(self._verify(step, timeout))
 
     async def _verify(self, step: int | None, timeout: float | None) -> int:
-        async def work() -> int:
-            return await self._checkpoints.verify(await self._checkpoints.find(step))
-
-        return await watched(work(), f"verifying {self._named(step)}", timeout)
+        return await watched(self._at(step, self._checkpoints.verify), f"verifying {self._named(step)}", timeout)
 
     def close(self) -> None:
         """Let go of what was opened here."""
         for storage in self._owned:
             background.run_while_alive(storage.close)
+
+    async def close_async(self) -> None:
+        await asyncio.to_thread(self.close)
 
     def tiers(self) -> Standing:
         """Where each checkpoint is: on the local disk, behind it, or on its way."""
@@ -246,6 +260,12 @@ class CheckpointReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close_async()
+
 
 class CheckpointManager(CheckpointReader):
     """Saves and loads the checkpoints of a job.
@@ -254,6 +274,7 @@ class CheckpointManager(CheckpointReader):
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
+    rank, world_size: of this process in its job. So far a checkpoint is saved by one process.
     """
 
     def __init__(
@@ -266,7 +287,10 @@ class CheckpointManager(CheckpointReader):
         job_id: str | None = None,
         incremental: bool | None = None,
         local: Where | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
+        _check_alone(rank, world_size)
         super().__init__(path, backend, job_id=job_id, local=local)
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         self._stuck_seconds = self.config.stuck_seconds
@@ -295,12 +319,15 @@ class CheckpointManager(CheckpointReader):
         """Allocate what saving this state takes, so that the first save is as fast as the others."""
         self._saver.prepare(state)
 
+    async def prepare_async(self, state: Any) -> None:
+        await asyncio.to_thread(self._saver.prepare, state)
+
     def wait(self, timeout: float | None = None) -> None:
         """Until nothing is being written, or uploaded. Raises a failure that nobody was told of yet."""
         self._saver.wait(timeout)
 
-    async def wait_async(self) -> None:
-        await asyncio.to_thread(self._saver.wait)
+    async def wait_async(self, timeout: float | None = None) -> None:
+        await asyncio.to_thread(self._saver.wait, timeout)
 
     def listen(self, listener: Listener) -> None:
         """Call this with a `SaveEvent` for every save that is over, well or not: on Strata's own thread, so it must
@@ -329,11 +356,17 @@ class CheckpointManager(CheckpointReader):
         """Keep it, whatever retention says."""
         background.run(self._in_time(self._pin(step), f"pinning step {step}"))
 
+    async def pin_async(self, step: int) -> None:
+        await _on_loop(self._in_time(self._pin(step), f"pinning step {step}"))
+
     async def _pin(self, step: int) -> None:
         await self._checkpoints.pin(await self._checkpoints.find(step))
 
     def unpin(self, step: int) -> None:
         background.run(self._in_time(self._unpin(step), f"unpinning step {step}"))
+
+    async def unpin_async(self, step: int) -> None:
+        await _on_loop(self._in_time(self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
         await self._checkpoints.unpin(await self._checkpoints.find(step))
@@ -351,6 +384,17 @@ class CheckpointManager(CheckpointReader):
     @property
     def _uploader(self) -> Uploader | None:
         return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
+
+
+def _check_alone(rank: int, world_size: int) -> None:
+    check_int(rank, "rank")
+    check_int(world_size, "world_size", least=1)
+    if rank >= world_size:
+        raise InvalidInput(f"rank {rank} does not exist in a world of {world_size}")
+    if world_size > 1:
+        raise InvalidInput(
+            f"a checkpoint is saved by one process, not by {world_size}: save on rank 0 alone, what all ranks have"
+        )
 
 
 def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:

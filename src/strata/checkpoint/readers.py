@@ -4,7 +4,7 @@
     writer    removes the manifest, then looks for marks, then removes files
 
 Whichever is first, the other sees it. A mark that is not renewed runs out: its reader is dead. Where a reader may not
-write, it reads without.
+write, it reads without, and is told so: then what it reads may be deleted under its hands, which it notices.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import msgspec
 
 from strata.checkpoint.manifest import UNREADABLE
 from strata.checkpoint.store import Folder, Store, folders_of
-from strata.errors import NotFound, ObjectNotFound, StorageError
+from strata.errors import CheckpointDamaged, NotFound, ObjectNotFound, StorageError
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -37,9 +37,14 @@ class Mark(msgspec.Struct, frozen=True):
     until_unix_seconds: float
 
 
+class CheckpointGone(NotFound):
+    """It was there a moment ago."""
+
+
 @asynccontextmanager
-async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
-    """While this lasts nobody deletes the files of the checkpoint. NotFound if it is deleted already."""
+async def marked(store: Store, folder: Folder, *, strictly: bool = False) -> AsyncIterator[None]:
+    """While this lasts nobody deletes the files of the checkpoint. CheckpointGone if it is deleted already, or where no
+    mark could be made, while it is read. `strictly`: a mark that cannot be made is an error."""
     try:
         names = sorted({folder.name, *folders_of((await store.metadata(folder)).references)})
     except ObjectNotFound:
@@ -48,12 +53,17 @@ async def marked(store: Store, folder: Folder) -> AsyncIterator[None]:
         try:
             await stack.enter_async_context(claimed(store, names))
         except StorageError as error:
-            logger.debug("reading %s without a mark: %s", folder.name, error)
-            yield
-            return
+            if strictly:
+                raise
+            _tell(store, error)
         if not await store.is_committed(folder):
             raise _gone(store, folder)
-        yield
+        try:
+            yield
+        except CheckpointDamaged as error:
+            if await store.is_committed(folder):
+                raise
+            raise _gone(store, folder) from error
 
 
 @asynccontextmanager
@@ -70,8 +80,20 @@ async def claimed(store: Store, names: list[str]) -> AsyncIterator[None]:
             await store.storage.delete(key)
 
 
-def _gone(store: Store, folder: Folder) -> NotFound:
-    return NotFound(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
+def _gone(store: Store, folder: Folder) -> CheckpointGone:
+    store.forget(folder)
+    return CheckpointGone(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
+
+
+def _tell(store: Store, error: StorageError) -> None:
+    """Once for each place."""
+    where = f"{store.storage.url}/{store.root}"
+    if where not in _told:
+        _told.add(where)
+        logger.warning("reading %s without a mark, so that a job may delete what is being read: %s", where, error)
+
+
+_told: set[str] = set()
 
 
 async def _renew(store: Store, key: str, names: list[str]) -> None:

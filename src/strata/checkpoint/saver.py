@@ -10,9 +10,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.preparing import Planner, Prepared
-from strata.checkpoint.readers import marked
+from strata.checkpoint.readers import CheckpointGone, marked
 from strata.checkpoint.references import Base
 from strata.checkpoint.saving import (
     TREE,
@@ -45,14 +45,14 @@ from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
 from strata.checkpoint.writing import stream_bytes
-from strata.core.ids import check_int
+from strata.core.ids import check_int, check_name
 from strata.errors import (
     InvalidInput,
     ObjectExists,
     SaveFailed,
     SaveReplaced,
+    StorageError,
     StorageFull,
-    StrataError,
     Superseded,
 )
 from strata.texts import readable_bytes
@@ -77,6 +77,38 @@ class _Save(NamedTuple):
     hurried: bool
 
 
+class _Running:
+    """A save on the private loop. `over` is done when nothing of it is left: not even where it was given up."""
+
+    def __init__(
+        self, handle: SaveHandle, work: Coroutine[Any, Any, None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self.handle = handle
+        self.over: Future[None] = Future()
+        self._work, self._failed = work, failed
+        self._task: asyncio.Task[None] | None = None
+        self._loop = background.loop()
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not self.handle.done():  # given up before it began
+            self._failed(error)
+        self.over.set_result(None)
+
+
 class Saver:
     """Saves states of one job from this process."""
 
@@ -90,7 +122,7 @@ class Saver:
         self._process = os.getpid()
         self._writer = writer_name()
         self._turn = threading.Lock()
-        self._running: tuple[SaveHandle, Future[None]] | None = None
+        self._running: _Running | None = None
         self._term: Term | None = None
         self._newest = -1
         self._finishing: threading.Thread | None = None
@@ -133,7 +165,7 @@ class Saver:
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
         handle.report.tensors = len(prepared.stored) if prepared else 1
         with self._turn:
-            if not self._my_turn(handle):
+            if not self._my_turn(handle, hurried=hurried):
                 return handle
             self._check_failures(hurried=hurried)
             self._free_arena()
@@ -152,10 +184,10 @@ class Saver:
         return handle
 
     def _start(self, save: "_Save") -> None:
-        future = asyncio.run_coroutine_threadsafe(self._save(save), background.loop())
-        self._running = (save.handle, future)
-        _unfinished[future] = self._process
-        future.add_done_callback(_unfinished.pop)
+        self._running = _Running(save.handle, self._save(save), partial(self._failed, save.handle))
+        over = self._running.over
+        _unfinished[over] = self._process
+        over.add_done_callback(_unfinished.pop)
 
     def _copy(self, save: "_Save") -> None:
         stage, handle = save.stage, save.handle
@@ -189,11 +221,12 @@ class Saver:
         running = self._running
         if running is not None:
             try:
-                running[1].result(timeout)
+                running.over.result(timeout)
             except TimeoutError:
+                handle = running.handle
                 raise TimeoutError(
-                    f"the save of step {running[0].step} to {self._checkpoints.where} is not over after {timeout:g} s: "
-                    f"{running[0].progress}"
+                    f"the save of step {handle.step} to {self._checkpoints.where} is not over after {timeout:g} s: "
+                    f"{handle.progress}"
                 ) from None
         if self._last_failed is not None and not self._last_failed.told:
             self._last_failed.result()
@@ -223,21 +256,22 @@ class Saver:
             what = f"{count} saves in a row have failed; the last, of {_named(self._last_failed)}"
             raise SaveFailed(f"{what}: {error}") from error
 
-    def _my_turn(self, handle: SaveHandle) -> bool:
-        if self._running is None or self._running[0].done():
+    def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
+        """Whoever is not hurried wants to know that it is committed, and waits rather than skip it."""
+        if self._running is None or self._running.handle.done():
             return True
-        running, future = self._running
-        if self._config.when_busy == "skip":
+        running = self._running.handle
+        if self._config.when_busy == "skip" and hurried:
             handle.skip(f"step {running.step} is still being written")
             self.telling.skipped(handle.report, handle.skipped)
             return False
         if self._config.when_busy == "replace":
             logger.warning("step %d is given up for step %d", running.step, handle.step)
             running.report.notes.append(f"replaced by step {handle.step}")
-            future.cancel()
+            self._running.cancel()
         else:
             handle.report.notes.append(f"waited for step {running.step}")
-        _settled(future)
+        self._running.over.result()
         return True
 
     def _free_arena(self) -> None:
@@ -278,11 +312,12 @@ class Saver:
         checkpoints = self._checkpoints
         async with checkpoints.deleting:  # what is left to do after the save before this one
             attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
-            checkpoints.taken = {attempt.folder.name, attempt.own_folder.name}
+            names = {attempt.folder.name, attempt.own_folder.name}
+            checkpoints.taken |= names
         try:
             yield attempt
         finally:
-            checkpoints.taken = set()
+            checkpoints.taken -= names
 
     async def _write_to(self, store: Store, attempt: Attempt, save: "_Save", base: Base | None) -> Folder:
         """Where it is then."""
@@ -324,8 +359,14 @@ class Saver:
             yield None
             return
         folder, part = self._last
-        async with marked(store, folder):
-            yield await found_base(store, part)
+        async with AsyncExitStack() as mark:
+            base = None
+            try:
+                await mark.enter_async_context(marked(store, folder, strictly=True))
+                base = await found_base(store, part)
+            except (StorageError, CheckpointGone) as error:  # nothing that may go meanwhile can be referred to
+                logger.warning("step %d is written whole: %s", save.handle.step, error)
+            yield base
 
     async def _attempt(self, step: int, epoch: int, metrics: dict[str, float]) -> Attempt:
         """Where it goes, and as whose. A return to an earlier step begins a new term."""
@@ -340,18 +381,25 @@ class Saver:
         return not await self._checkpoints.store.is_committed(folder)
 
     async def _new_term(self, step: int) -> Term:
-        everything = await self._checkpoints.all()
+        everything, line = await self._checkpoints.all(), await self._checkpoints.line()
         base = self._returned
         if base is None:
-            base = max((known for known in await self._checkpoints.line() if known < step), default=-1)
+            base = max((known for known in line if known < step), default=-1)
         known = [metadata for _, metadata in everything]
         oldest = min((metadata.term for metadata in known), default=0)
-        term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known)
+        term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known, after=self._term)
+        self._tell_of_return(base, line)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:
             await self._sweep()
         self._returned, self._newest = None, base
         return term
+
+    def _tell_of_return(self, base: int, line: Iterable[int]) -> None:
+        behind = sorted(known for known in line if known > base)
+        if behind:
+            where = f"from step {base}" if base >= 0 else "from the start"
+            logger.warning("the job goes on %s: steps %s are left behind", where, ", ".join(map(str, behind)))
 
     async def _sweep(self) -> None:
         gone = await self._checkpoints.sweep()
@@ -363,7 +411,7 @@ class Saver:
         try:
             what = f"deleting what retention does not keep in {self._checkpoints.where}"
             await watched(self._checkpoints.retain(self._config.retention), what, self._config.stuck_seconds)
-        except (StrataError, OSError):
+        except Exception:
             logger.exception("checkpoints beyond what retention keeps could not be deleted")
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
@@ -410,23 +458,13 @@ def finish_all() -> None:
     """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
     for future, process in list(_unfinished.items()):
         if process == os.getpid():
-            _settled(future)
-
-
-def _settled(future: "Future[None]") -> None:
-    """Wait until it is over; how it went is told elsewhere."""
-    try:
-        future.result()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
+            future.result()
 
 
 def _checked_metrics(metrics: dict[str, float] | None) -> dict[str, float]:
     found = {}
     for name, value in (metrics or {}).items():
-        if not isinstance(name, str):
-            raise InvalidInput(f"the name of a metric must be text, not {name!r}")
+        check_name(name, "the name of a metric")
         try:
             found[name] = float(value)
         except (TypeError, ValueError) as error:

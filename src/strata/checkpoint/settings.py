@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.checkpoint.retention import KEEP_ALL
 from strata.checkpoint.watched import STUCK_SECONDS
-from strata.core.ids import check_int
+from strata.core.ids import check_bool, check_int
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
 
@@ -44,8 +44,11 @@ class CheckpointManagerConfig:
         if self.memory_bytes is not None:
             check_int(self.memory_bytes, "memory_bytes", least=16 << 20)
         check_int(self.max_failed_saves, "max_failed_saves", least=1)
-        if not self.stuck_seconds > 0:
-            raise InvalidInput(f"stuck_seconds must be above 0, not {self.stuck_seconds!r}")
+        if not isinstance(self.retention, Retention):
+            raise InvalidInput(f"retention must be Retention(...), not {type(self.retention).__name__}")
+        check_bool(self.incremental, "incremental")
+        if type(self.stuck_seconds) not in (int, float) or not self.stuck_seconds > 0:
+            raise InvalidInput(f"stuck_seconds must be a number above 0, not {self.stuck_seconds!r}")
         if self.overlap not in OVERLAPS:
             raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
         check_int(self.local_keep, "local_keep", least=1)

@@ -30,6 +30,8 @@ from strata.core.ids import check_id
 from strata.errors import CheckpointDamaged, InvalidInput, ObjectNotFound
 from strata.storage import StorageBackend
 
+PARTS_KNOWN = 10_000
+"""Of so many it is remembered which files they are made of: that is asked of all of them at each deletion."""
 _FOLDER = re.compile(r"step_(\d{1,19})(?:-(\d{1,9}))?")
 
 
@@ -63,19 +65,25 @@ class Store:
         self.job = check_id(job, "job_id")
         self.root = f"{self.job}/checkpoints"
         self._metadata: dict[str, Metadata] = {}
+        self._stamps: dict[str, tuple[int, float]] = {}
+        self._files: dict[str, list[File]] = {}
 
     def key(self, *parts: str) -> str:
         """Below the job's folder."""
         return "/".join((self.root, *parts))
 
     async def folders(self) -> list[Folder]:
-        """Those of committed checkpoints."""
-        found = []
-        async for path in self.paths():
-            name, _, rest = path.partition("/")
+        """Those of committed checkpoints. What is known of one that is another by now is forgotten."""
+        found, prefix = [], len(self.root) + 1
+        async for entry in self.storage.list_all(self.root):
+            name, _, rest = entry.path[prefix:].partition("/")
             folder = folder_named(name)
             if folder is not None and rest == METADATA:
                 found.append(folder)
+                stamp = (entry.size, entry.modified)
+                if self._stamps.get(name) != stamp:
+                    self.forget(folder)
+                    self._stamps[name] = stamp
         return sorted(found)
 
     async def paths(self, *below: str) -> AsyncIterator[str]:
@@ -85,7 +93,8 @@ class Store:
             yield entry.path[prefix:]
 
     async def metadata(self, folder: Folder) -> Metadata:
-        """Of a committed checkpoint: it never changes, so it is read once."""
+        """Of a committed checkpoint: it never changes, so it is read once. But it may be removed and saved again, by
+        others too: see `folders`."""
         known = self._metadata.get(folder.name)
         if known is None:
             key = self.key(folder.name, METADATA)
@@ -103,8 +112,9 @@ class Store:
         return CheckpointDamaged(f"{self.storage.url}/{self.key(path)} is missing: the checkpoint is not whole")
 
     def forget(self, folder: Folder) -> None:
-        """It is deleted."""
+        """It is deleted, or may be another by now."""
         self._metadata.pop(folder.name, None)
+        self._stamps.pop(folder.name, None)
 
     async def part(self, reference: PartRef) -> Part:
         """A rank's manifest, which must be what the checkpoint says."""
@@ -116,7 +126,12 @@ class Store:
 
     async def part_files(self, reference: PartRef) -> list[File]:
         """Those that it is made of. Nobody may read by what is said there: it is not looked at as `part` is."""
-        return decode_files(*await self._manifest(reference))
+        known = self._files.get(reference.digest)
+        if known is None:
+            if len(self._files) >= PARTS_KNOWN:
+                self._files.clear()
+            known = self._files[reference.digest] = decode_files(*await self._manifest(reference))
+        return known
 
     async def _manifest(self, reference: PartRef) -> tuple[bytes, str]:
         key = self.key(reference.path)

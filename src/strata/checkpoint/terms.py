@@ -184,7 +184,7 @@ class Terms:
         """A term of this process's own: in the storage behind, or if that does not answer, on the local disk."""
         try:
             await self.settle()
-            term = await begin_term(self.far, base, writer, oldest)
+            term = await begin_term(self.far, base, writer, oldest, after=self.term if self.is_settled else None)
             lineage = await read_lineage(self.far)
         except StorageUnavailable as error:
             return await self._begin_alone(base, writer, error)

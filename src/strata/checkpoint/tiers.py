@@ -19,6 +19,7 @@ from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
+from strata.checkpoint.readers import CheckpointGone
 from strata.checkpoint.retention import doomed
 from strata.checkpoint.slices import Index
 from strata.checkpoint.stateful import Plan
@@ -116,7 +117,7 @@ class Tiers(Checkpoints):
     async def damaged(self) -> dict[Folder, Damage]:
         return (await self.view()).damaged
 
-    async def find(self, step: int | None) -> Folder:
+    async def _find(self, step: int | None) -> Folder:
         if step is None:
             latest = await self.latest()
             if latest is None:
@@ -169,16 +170,16 @@ class Tiers(Checkpoints):
         if copies.near:
             try:
                 return await use(self.near)
-            except (CheckpointDamaged, StorageError, NotFound) as error:
+            except (CheckpointDamaged, CheckpointGone, StorageError) as error:
                 if not copies.far:
                     raise
                 await self._warn(folder, error)
         return await use(self.far)
 
     async def _warn(self, folder: Folder, error: Exception) -> None:
-        """And remove the copy that is no good."""
+        """And remove a copy that is damaged."""
         logger.warning("step %d is taken from %s instead of the local disk: %s", folder.step, self.where, error)
-        if self.heals:
+        if self.heals and isinstance(error, CheckpointDamaged):
             try:
                 await self.near.delete([folder])
             except StorageError as failure:

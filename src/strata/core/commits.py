@@ -22,7 +22,7 @@ from strata.core.events import (
     Position,
     SweepDue,
 )
-from strata.core.ids import check_id, check_int
+from strata.core.ids import check_int, check_name
 from strata.core.progress import check_positions
 from strata.core.ranges import RangeSet
 from strata.core.records import (
@@ -212,7 +212,7 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
     if len(event.metrics) > MAX_METRICS:
         raise InvalidInput(f"at most {MAX_METRICS} metrics can go with a checkpoint, not {len(event.metrics)}")
     for name, value in event.metrics.items():
-        check_id(name, "the name of a metric")
+        check_name(name, "the name of a metric")
         try:
             float(value)
         except ValueError:

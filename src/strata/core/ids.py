@@ -7,6 +7,7 @@ from strata.errors import InvalidInput
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _ID = re.compile(ID_PATTERN)
 
+MAX_NAME_CHARS = 256
 MAX_COUNT = 2**63 - 1
 """Sample counts, steps and epochs stay within a signed 64-bit integer, so that numpy and protobuf hold them."""
 
@@ -20,6 +21,15 @@ def check_id(value: object, what: str) -> str:
             f"{what} {value[:140]!r} is not a valid id: use 1 to 128 letters, digits, '.', '_' or '-', "
             "starting with a letter or digit"
         )
+    return value
+
+
+def check_name(value: object, what: str) -> str:
+    """A name that people choose, such as val/loss: any text of one line; or InvalidInput."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__}")
+    if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
+        raise InvalidInput(f"{what} must be 1 to {MAX_NAME_CHARS} printable characters, not {value[:140]!r}")
     return value
 
 

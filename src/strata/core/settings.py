@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from strata.core.ids import check_id, check_int
+from strata.core.ids import check_int, check_name
 from strata.errors import InvalidInput
 
 LONGEST_SECONDS = 366 * 86_400.0
@@ -61,7 +61,7 @@ class Retention(msgspec.Struct, frozen=True):
         if self.best_mode not in ("min", "max"):
             raise InvalidInput(f"best_mode must be 'min' or 'max', not {self.best_mode!r}")
         if self.best_metric:
-            check_id(self.best_metric, "best_metric")
+            check_name(self.best_metric, "best_metric")
 
 
 class JobSettings(msgspec.Struct, frozen=True):

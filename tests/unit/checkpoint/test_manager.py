@@ -24,6 +24,7 @@ from strata.errors import (
     NotFound,
     SaveFailed,
     SaveReplaced,
+    SaveSkipped,
     StorageUnavailable,
     Superseded,
     Unstorable,
@@ -364,6 +365,8 @@ def test_a_save_can_be_skipped_while_another_runs() -> None:
         first = manager.save_async(STATE, step=1)
         second = manager.save_async(STATE, step=2)
         assert second.status == "skipped"
+        with pytest.raises(SaveSkipped, match="step 2 was not saved: step 1 is still being written"):
+            second.result()
         assert second.skipped == "step 1 is still being written"
         blocked.go_on()
         first.result()
