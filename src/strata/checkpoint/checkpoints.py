@@ -101,13 +101,13 @@ class Checkpoints:
             except ObjectNotFound:  # deleted since it was listed
                 continue
             except CheckpointDamaged as error:
-                damaged[folder] = Damage(error, await self._attempt_of(folder))
+                damaged[folder] = Damage(error, await self.attempt_of(folder))
                 if folder not in self._told:
                     self._told.add(folder)
                     logger.error("%s", error)
         return sound, damaged
 
-    async def _attempt_of(self, folder: Folder) -> str:
+    async def attempt_of(self, folder: Folder) -> str:
         """That of the newest term, by the names of the files."""
         found = [_PART.fullmatch(path) async for path in self.store.paths(folder.name)]
         return max((each[1] for each in found if each), key=lambda name: int(name.partition("-")[0]), default="")

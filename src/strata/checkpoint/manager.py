@@ -19,7 +19,7 @@ from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import CheckpointGone
-from strata.checkpoint.saver import Saver
+from strata.checkpoint.saver import Saver, whole_number
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.slices import Index
@@ -32,7 +32,7 @@ from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.core.ids import check_int
-from strata.errors import InvalidInput
+from strata.errors import InvalidInput, Refused
 from strata.storage import StorageBackend, open_storage
 
 T = TypeVar("T")
@@ -140,11 +140,10 @@ class CheckpointReader:
 
     async def _at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
         """Use the checkpoint of this step, or the latest: one that is deleted at that moment is not it any more."""
-        for _ in range(LATEST_TRIES):
+        step = None if step is None else whole_number(step, "step")
+        for _ in range(LATEST_TRIES if step is None else 1):
             with suppress(CheckpointGone):
                 return await use(await self._checkpoints.find(step))
-            if step is not None:
-                break
         return await use(await self._checkpoints.find(step))
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
@@ -332,6 +331,8 @@ class CheckpointManager(CheckpointReader):
     def listen(self, listener: Listener) -> None:
         """Call this with a `SaveEvent` for every save that is over, well or not: on Strata's own thread, so it must
         return at once."""
+        if not callable(listener):
+            raise InvalidInput(f"a listener is called with each event, and a {type(listener).__name__} cannot be")
         self._saver.telling.listen(listener)
 
     @property
@@ -340,14 +341,16 @@ class CheckpointManager(CheckpointReader):
         return list(self._saver.history)
 
     def delete(self, step: int) -> None:
-        """Remove a checkpoint."""
+        """Remove a checkpoint. Refused if it is pinned."""
         background.run(self._in_time(self._delete(step), f"deleting step {step}"))
 
     async def delete_async(self, step: int) -> None:
         await _on_loop(self._in_time(self._delete(step), f"deleting step {step}"))
 
     async def _delete(self, step: int) -> None:
-        folder = await self._checkpoints.find_to_delete(step)
+        folder = await self._checkpoints.find_to_delete(whole_number(step, "step"))
+        if folder.name in await self._checkpoints.pinned():
+            raise Refused(f"step {step} in {self.url} is pinned: unpin it first")
         if self._uploader is not None:
             await self._uploader.forget(folder)
         await self._checkpoints.delete([folder])
@@ -360,7 +363,7 @@ class CheckpointManager(CheckpointReader):
         await _on_loop(self._in_time(self._pin(step), f"pinning step {step}"))
 
     async def _pin(self, step: int) -> None:
-        await self._checkpoints.pin(await self._checkpoints.find(step))
+        await self._checkpoints.pin(await self._checkpoints.find(whole_number(step, "step")))
 
     def unpin(self, step: int) -> None:
         background.run(self._in_time(self._unpin(step), f"unpinning step {step}"))
@@ -369,7 +372,7 @@ class CheckpointManager(CheckpointReader):
         await _on_loop(self._in_time(self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
-        await self._checkpoints.unpin(await self._checkpoints.find(step))
+        await self._checkpoints.unpin(await self._checkpoints.find(whole_number(step, "step")))
 
     def close(self) -> None:
         """Once what is under way is committed, and uploaded. Raises a failure that nobody was told of yet."""

@@ -10,6 +10,7 @@ says so, and reads nothing.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -109,7 +110,7 @@ class Metadata(msgspec.Struct, frozen=True):
     unix_seconds: float
     world_size: int
     metrics: dict[str, float | str]
-    """Numbers; those that JSON has no number for as text: nan, inf, -inf."""
+    """Numbers. Those that JSON has none for are written as text: nan, inf, -inf."""
     parts: list[PartRef]
     references: list[str]
     strata: str
@@ -142,7 +143,7 @@ def decode_files(data: Any, where: str) -> list[File]:
 
 def encode_metadata(metadata: Metadata) -> bytes:
     """With its own digest in it, taken while that is empty."""
-    bare = msgspec.structs.replace(metadata, digest="")
+    bare = msgspec.structs.replace(metadata, metrics=written_metrics(metadata.metrics), digest="")
     whole = msgspec.structs.replace(bare, digest=digest_of(_pretty(bare)))
     return _pretty(whole)
 
@@ -160,7 +161,7 @@ def decode_metadata(data: bytes, where: str) -> Metadata:
     for name, value in found.metrics.items():
         if isinstance(value, str) and value not in _NO_NUMBERS:
             raise CheckpointDamaged(f"{where} is damaged: the metric {name!r} is {value[:40]!r}")
-    return found
+    return msgspec.structs.replace(found, metrics={name: float(value) for name, value in found.metrics.items()})
 
 
 def check_own_digest(data: bytes, where: str) -> None:
@@ -174,8 +175,9 @@ def _pretty(metadata: Metadata) -> bytes:
     return msgspec.json.format(msgspec.json.encode(metadata)) + b"\n"
 
 
-def written_metrics(metrics: dict[str, float]) -> dict[str, float | str]:
-    return {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}
+def written_metrics(metrics: Mapping[str, float | str]) -> dict[str, float | str]:
+    """As JSON has them."""
+    return {name: value if math.isfinite(float(value)) else str(value) for name, value in metrics.items()}
 
 
 class _Versioned(msgspec.Struct):

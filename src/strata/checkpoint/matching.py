@@ -28,6 +28,10 @@ class Load:
 
     def check(self) -> None:
         """InvalidInput for what contradicts itself."""
+        if self.keys is not None and not isinstance(self.keys, str | Iterable):
+            raise InvalidInput(f"keys are patterns, one or several, not a {type(self.keys).__name__}")
+        if self.rename is not None and not (isinstance(self.rename, Mapping) or callable(self.rename)):
+            raise InvalidInput(f"rename is a dict of names or a function, not a {type(self.rename).__name__}")
         if self.into is not None and self.like is not None:
             raise InvalidInput("give into or like, not both: arrays are either filled or made")
         fitted = self.into is not None or self.like is not None
@@ -74,7 +78,7 @@ def renamer(rename: Rename | None) -> Callable[[str], str]:
     if rename is None:
         return lambda name: name
     if callable(rename):
-        return rename
+        return _telling(rename)
     whole = dict(rename)
     prefixes = sorted((key for key in whole if key.endswith("/")), key=len, reverse=True)
 
@@ -89,10 +93,24 @@ def renamer(rename: Rename | None) -> Callable[[str], str]:
     return renamed
 
 
+def _telling(rename: Callable[[str], str]) -> Callable[[str], str]:
+    def renamed(name: str) -> str:
+        found = rename(name)
+        if not isinstance(found, str):
+            raise InvalidInput(f"rename gave {found!r} for {name!r}, and not a name")
+        return found
+
+    return renamed
+
+
 def chooser(names: Sequence[str], keys: Keys) -> Callable[[str], bool]:
     """Whether any pattern matches a name; InvalidInput for a pattern that matches no tensor."""
     patterns = [keys] if isinstance(keys, str) else list(keys)
+    if not patterns:
+        raise InvalidInput("keys is empty: leave it out to load everything")
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise InvalidInput(f"keys are patterns of names, and {pattern!r} is none")
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {_some(names)}")
     return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)

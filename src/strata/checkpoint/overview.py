@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.checkpoints import Checkpoints, Damage, Survey
 from strata.checkpoint.lineage import Lineage, read_lineage, rebuilt
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, folder_named
@@ -54,6 +54,8 @@ class Overview:
     where: str
     checkpoints: Sequence[Listed]
     lineage_damage: str = ""
+    latest_damage: str = ""
+    """What is wrong with the newest, if that is why none is the latest."""
 
     @property
     def line(self) -> list[Listed]:
@@ -76,6 +78,8 @@ class Overview:
     def _latest(self) -> Listed:
         if self.lineage_damage:
             raise CheckpointDamaged(f"{self.lineage_damage}. Which checkpoint is the latest is not known: name a step")
+        if self.latest_damage:
+            raise CheckpointDamaged(self.latest_damage)
         found = [each for each in self.checkpoints if each.is_latest]
         if not found:
             raise NotFound(f"there is no committed checkpoint in {self.where} that could be loaded")
@@ -108,7 +112,17 @@ async def look_over(checkpoints: Checkpoints, *, count_tensors: bool = False) ->
         lineage = rebuilt(each.metadata for each in found if each.metadata)
     line = lineage.line((each.folder, each.metadata) for each in found if each.metadata) if lineage else {}
     on_line, pinned = set(line.values()), await checkpoints.pinned()
-    latest = line[max(line)] if line else None
+    latest, latest_damage = None, ""
+    if lineage is not None:
+        try:
+            unread = [each for each in found if each.metadata is None]
+            damaged = {
+                each.folder: Damage(CheckpointDamaged(each.damage), await checkpoints.attempt_of(each.folder))
+                for each in unread
+            }
+            latest = Survey(lineage, line, damaged).latest()
+        except CheckpointDamaged as error:
+            latest_damage = str(error)
     marked = [
         Listed(
             each.folder,
@@ -121,7 +135,7 @@ async def look_over(checkpoints: Checkpoints, *, count_tensors: bool = False) ->
         )
         for each in found
     ]
-    return Overview(checkpoints.where, marked, damage)
+    return Overview(checkpoints.where, marked, damage, latest_damage)
 
 
 async def _look(checkpoints: Checkpoints, folder: Folder, count_tensors: bool) -> Listed | None:

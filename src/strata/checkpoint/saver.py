@@ -10,11 +10,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from strata import background
 from strata.checkpoint.arena import Arena
@@ -127,6 +129,7 @@ class Saver:
         self._newest = -1
         self._finishing: threading.Thread | None = None
         self._overlap = _overlap(config.overlap)
+        self._is_closed = False
         self._returned: int | None = None
         self._last: tuple[Folder, Part] | None = None
         self._failures = 0
@@ -142,6 +145,7 @@ class Saver:
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""
+        self._check_usable()
         prepared = self.check(state)
         if prepared is not None:
             self._stage(prepared)
@@ -155,9 +159,8 @@ class Saver:
     ) -> SaveHandle:
         """Start a save; returns once the state may be changed again: as soon as can be, if the caller is `hurried`."""
         began = time.perf_counter()
-        self._check_process()
-        check_int(step, "step")
-        check_int(epoch, "epoch")
+        self._check_usable()
+        step, epoch = whole_number(step, "step"), whole_number(epoch, "epoch")
         given = _checked_metrics(metrics)
         handle = SaveHandle(step, tiered=self.tiered)
         data = as_bytes(state)
@@ -233,6 +236,7 @@ class Saver:
 
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
+        self._is_closed = True
         try:
             self.wait()
         finally:
@@ -241,7 +245,9 @@ class Saver:
             if self._overlap is not None:
                 self._overlap.close()
 
-    def _check_process(self) -> None:
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise InvalidInput(f"this manager of {self._checkpoints.where} is closed: make another")
         if os.getpid() != self._process:
             raise InvalidInput("this process was forked from the one that saves: make a manager of its own, if it must")
 
@@ -461,12 +467,19 @@ def finish_all() -> None:
             future.result()
 
 
-def _checked_metrics(metrics: dict[str, float] | None) -> dict[str, float]:
+def whole_number(value: Any, what: str) -> int:
+    """A plain integer: also of what numpy counts with."""
+    return check_int(int(value) if isinstance(value, np.integer) else value, what)
+
+
+def _checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
     found = {}
+    if not isinstance(metrics, Mapping | None):
+        raise InvalidInput(f"metrics must be a dict of numbers, not {type(metrics).__name__}")
     for name, value in (metrics or {}).items():
         check_name(name, "the name of a metric")
         try:
             found[name] = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"the metric {name!r} must be a number, not {type(value).__name__}") from error
     return found

@@ -187,7 +187,7 @@ async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef)
         attempt.name,
         time.time(),
         1,
-        manifest.written_metrics(attempt.metrics),
+        dict(attempt.metrics),
         [reference],
         sorted({file.path for number, file in enumerate(part.files) if number not in own}),
         __version__,

@@ -93,7 +93,8 @@ class Telling:
         for listener in (_count, *self._listeners):
             try:
                 listener(event)
-            except Exception:
+            except Exception as error:
+                error.__context__ = None  # why the save failed, if it did, is told already
                 logger.exception("a listener failed at the save of step %d", report.step)
 
 

@@ -19,6 +19,7 @@ from strata.checkpoint.differences import (
     compare,
     read_contents,
 )
+from strata.checkpoint.manifest import written_metrics
 from strata.checkpoint.overview import LATEST, parse_step
 from strata.checkpoint.skeleton import shown
 from strata.cli.ckpt_place import AsJson, Job, opened
@@ -122,7 +123,7 @@ def _side(contents: Contents) -> dict[str, Any]:
         "step": metadata.step,
         "folder": contents.folder.name,
         "epoch": metadata.epoch,
-        "metrics": metadata.metrics,
+        "metrics": written_metrics(metadata.metrics),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from strata.checkpoint.manifest import written_metrics
 from strata.checkpoint.overview import LATEST, Listed, Overview
 from strata.cli.ckpt_place import AsJson, Found, Job, Steps, Url, opened
 from strata.cli.drawing import new_table, open_console, progress_bar
@@ -68,7 +69,7 @@ def document(listed: Listed) -> dict[str, Any]:
         "referred_bytes": listed.stored_bytes - listed.written_bytes if metadata else None,
         "tensors": listed.tensors,
         "ranks": len(metadata.parts) if metadata else None,
-        "metrics": metadata.metrics if metadata else None,
+        "metrics": written_metrics(metadata.metrics) if metadata else None,
         "on_line": listed.on_line,
         "latest": listed.is_latest,
         "pinned": listed.is_pinned,
@@ -90,7 +91,7 @@ def _draw(overview: Overview, rows: list[Listed]) -> None:
     console = open_console()
     table = new_table("step>", "epoch>", "saved", "size>", "written>", "referred>", "tensors>", "metrics", "")
     for each in rows:
-        table.add_row(*_row(each))
+        table.add_row(*_row(each, line_is_known=not overview.lineage_damage))
     console.print(table if rows else f"no checkpoint of {printable(overview.where)} can be loaded")
     for each in rows:
         if each.damage:
@@ -100,14 +101,14 @@ def _draw(overview: Overview, rows: list[Listed]) -> None:
         console.print(f"{counted(hidden, 'checkpoint')} left behind: see --all", style="dim")
 
 
-def _row(listed: Listed) -> list[Text]:
+def _row(listed: Listed, *, line_is_known: bool) -> list[Text]:
     notes = Text(", ").join(
         Text(word, style=style)
         for word, style, holds in (
             ("damaged", "red", listed.damage),
             ("latest", "green", listed.is_latest),
             ("pinned", "cyan", listed.is_pinned),
-            ("left behind", "yellow", listed.metadata is not None and not listed.on_line),
+            ("left behind", "yellow", line_is_known and listed.metadata is not None and not listed.on_line),
         )
         if holds
     )

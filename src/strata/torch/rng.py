@@ -24,6 +24,8 @@ class RngState:
     kind = None
 
     def __init__(self, own: Mapping[str, Generator]) -> None:
+        if not isinstance(own, Mapping):
+            raise InvalidInput(f"rng must be True, False, or a dict of generators by name, not {own!r}")
         self._own = dict(own)
         for name, generator in self._own.items():
             if not isinstance(generator, Generator):

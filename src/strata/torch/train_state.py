@@ -59,6 +59,8 @@ class TrainState:
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.ema, self.loader, self.rng, self.extra = ema, loader, rng, {} if extra is None else extra
         self._holds_extra = extra is not None
+        if not isinstance(self.extra, dict):
+            raise InvalidInput(f"extra must be a dict of what else is to be saved, not a {type(extra).__name__}")
         self._models = given.components(model, "model", given.model_state)
         self._fixed: dict[Path, Component] = {
             **self._models,

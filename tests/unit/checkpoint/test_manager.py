@@ -1,11 +1,12 @@
 """Saving and loading through the manager, on a memory and on a disk."""
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from strata.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    Refused,
     SaveFailed,
     SaveReplaced,
     SaveSkipped,
@@ -604,6 +606,9 @@ def test_the_same_step_by_another_process_is_a_conflict(storage: StorageBackend)
         ({"when_busy": "panic"}, "one of wait, skip, replace"),
         ({"memory_bytes": 5}, "at least"),
         ({"max_failed_saves": 0}, "at least 1"),
+        ({"retention": {"keep_count": 3}}, "retention must be Retention"),
+        ({"incremental": "no"}, "incremental must be True or False"),
+        ({"stuck_seconds": "5"}, "stuck_seconds must be a number"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], why: str) -> None:
@@ -624,6 +629,63 @@ def test_arguments_are_checked(storage: StorageBackend) -> None:
         with pytest.raises(InvalidInput, match="is not a valid id"):
             CheckpointManager(storage, job_id="../other")
         assert keys_in(storage) == []
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        (lambda m: m.save({}, step=2, metrics=[1]), "metrics must be a dict"),
+        (lambda m: m.save({}, step=2, metrics={"l": 10**400}), "must be a number"),
+        (lambda m: m.save({}, step=2, metrics={"a\nb": 1}), "printable"),
+        (lambda m: m.load("1"), "step must be an integer"),
+        (lambda m: m.load(True), "step must be an integer"),
+        (lambda m: m.load(-1), "step must be at least 0"),
+        (lambda m: m.delete("1"), "step must be an integer"),
+        (lambda m: m.load(keys=5), "keys are patterns"),
+        (lambda m: m.load(keys=[5]), "keys are patterns"),
+        (lambda m: m.load(keys=[]), "keys is empty"),
+        (lambda m: m.load(like={"a": torch.ones(1)}, rename=5), "rename is a dict"),
+        (lambda m: m.load(like={"a": torch.ones(1)}, rename=lambda name: None), "gave None for 'a'"),
+        (lambda m: m.listen(None), "a listener is called"),
+        (lambda m: CheckpointManager(MemoryStorage(), rank=1), "rank 1 does not exist"),
+        (lambda m: CheckpointManager(MemoryStorage(), world_size=2), "saved by one process"),
+    ],
+)
+def test_wrong_arguments_are_told(use: Callable[[CheckpointManager], object], why: str) -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": torch.ones(1)}, step=1)
+        with pytest.raises(InvalidInput, match=why):
+            use(manager)
+
+
+def test_numbers_of_numpy_are_steps_and_metrics(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.save({}, step=np.int64(4), epoch=np.int32(2), metrics={"val/loss": np.float32(0.5), "bad": math.nan})  # type: ignore[arg-type]
+        assert manager.load(np.int64(4)) == {}  # type: ignore[arg-type]
+        told = manager.describe()
+        assert (told.step, told.epoch, told.metrics["val/loss"]) == (4, 2, 0.5)
+        assert math.isnan(float(told.metrics["bad"]))
+        assert isinstance(told.metrics["bad"], float)
+
+
+def test_what_is_pinned_is_not_deleted(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.save({}, step=5)
+        manager.pin(5)
+        with pytest.raises(Refused, match=r"step 5 in .* is pinned: unpin it first"):
+            manager.delete(5)
+        manager.unpin(5)
+        manager.delete(5)
+        assert manager.list_checkpoints() == []
+
+
+def test_a_closed_manager_says_so(storage: StorageBackend) -> None:
+    manager = CheckpointManager(storage)
+    manager.close()
+    manager.close()
+    for use in (lambda: manager.save({}, 1), lambda: manager.save_async({}, 1), lambda: manager.prepare({})):
+        with pytest.raises(InvalidInput, match="is closed: make another"):
+            use()
 
 
 def test_the_environment_names_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

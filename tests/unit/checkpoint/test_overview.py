@@ -111,3 +111,12 @@ def test_nothing_is_nothing() -> None:
     assert not found.checkpoints
     with pytest.raises(NotFound, match="no committed checkpoint"):
         found.find()
+
+
+def test_an_older_one_is_not_the_latest_where_the_newest_is_damaged(storage: MemoryStorage) -> None:
+    change(storage, "step_2-2/metadata.json", lambda data: data[:-20])
+    seen = overview(storage)
+    assert not [each for each in seen.checkpoints if each.is_latest]
+    with pytest.raises(CheckpointDamaged, match="the latest checkpoint, of step 2, cannot be read"):
+        seen.find()
+    assert seen.find("1").folder == Folder(1)

@@ -53,6 +53,9 @@ async def export_dcp(
         except asyncio.CancelledError:
             export.is_stopped = True  # or the thread would go on to the end
             raise
+        except Exception:
+            _empty(target)
+            raise
     written = sorted(entry.name for entry in os.scandir(target))
     return Exported(written, len(export.placeholders), sum(leaf.size for leaf in export.placeholders.values()))
 
@@ -159,6 +162,8 @@ def _groups(items: "Sequence[WriteItem]") -> "Iterator[list[WriteItem]]":
 def _cause(error: "CheckpointException") -> BaseException:
     """What went wrong itself, which torch wraps."""
     found: BaseException = next(iter(error.failures.values()))[0]
+    if type(found) is RuntimeError:  # of torch's own writer, which does not say more
+        return OSError(f"torch could not write its file ({str(found).splitlines()[0]}): is there room?")
     return found
 
 
@@ -180,6 +185,13 @@ def _bare(node: Node) -> Node:
     if kind == "named":
         return {"tuple": [_bare(each) for each in node["values"]]}
     return node
+
+
+def _empty(target: str) -> None:
+    """Of what was written to it, which would be in the way of the next try."""
+    for entry in os.scandir(target) if os.path.isdir(target) else ():
+        if entry.is_file(follow_symlinks=False):
+            os.unlink(entry.path)
 
 
 def _check_empty(target: str) -> None:

@@ -37,7 +37,11 @@ def files_beside(folder: Path) -> dict[str, Path]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    return decode_config((folder / CONFIG).read_bytes(), str(folder / CONFIG))
+    try:
+        data = (folder / CONFIG).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{folder / CONFIG} cannot be read: {error.strerror}") from error
+    return decode_config(data, str(folder / CONFIG))
 
 
 def decode_config(data: bytes, where: str) -> dict[str, Any]:
