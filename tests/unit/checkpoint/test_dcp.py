@@ -174,7 +174,7 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
         export(saved([torch.ones(1)]), tmp_path / "out")
 
 
-def test_damage_is_an_error_and_leaves_a_folder_that_torch_does_not_open(tmp_path: Path) -> None:
+def test_damage_is_an_error_and_leaves_nothing_in_the_way_of_the_next_try(tmp_path: Path) -> None:
     store = saved({"w": torch.ones(100)})
     (key,) = (e.path for e in BlockingStorage(store.storage).list_all() if e.path.endswith(".safetensors"))
     data = bytearray(BlockingStorage(store.storage).read(key))
@@ -182,7 +182,10 @@ def test_damage_is_an_error_and_leaves_a_folder_that_torch_does_not_open(tmp_pat
     BlockingStorage(store.storage).write(key, data)
     with pytest.raises(CheckpointDamaged, match="tensor 'w'"):
         export(store, tmp_path / "out")
-    assert not (tmp_path / "out" / ".metadata").exists()
+    assert list((tmp_path / "out").iterdir()) == []
+    data[-1] ^= 1
+    BlockingStorage(store.storage).write(key, data)
+    export(store, tmp_path / "out")
 
 
 # -- in --------------------------------------------------------------------------------------------------------------
