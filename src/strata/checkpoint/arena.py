@@ -21,7 +21,8 @@ class Arena:
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self._block: Block | None = None
-        self._is_pinned = False
+        self._was_to_be_pinned = False
+        """Whether that was tried for this block, which is done once: what failed would fail again."""
         self._lock = threading.Lock()
 
     @property
@@ -37,16 +38,17 @@ class Arena:
         size = min(-(-size // GRAIN_BYTES) * GRAIN_BYTES, self.budget_bytes // ALIGNMENT * ALIGNMENT)
         with self._lock:
             if self._block is None or len(self._block) < size:
-                self._block, self._is_pinned = None, False  # before the next is there: both may be too much
+                self._block, self._was_to_be_pinned = None, False  # before the next is there: both may be too much
                 self._block = _touched(size)
-            if pinned and not self._is_pinned and size:
-                self._is_pinned = _pin(self._block)
+            if pinned and not self._was_to_be_pinned and size:
+                _pin(self._block)
+                self._was_to_be_pinned = True
             return self._block[:size]
 
     def release(self) -> None:
         """Give the memory back to the system."""
         with self._lock:
-            self._block, self._is_pinned = None, False
+            self._block, self._was_to_be_pinned = None, False
 
 
 def _touched(size: int) -> Block:
@@ -67,10 +69,10 @@ def _touch(part: Block) -> None:
     part[::ALIGNMENT] = 0
 
 
-def _pin(block: Block) -> bool:
+def _pin(block: Block) -> None:
+    """If it can be: a copy into other memory is right, too, and slower."""
     from strata.checkpoint.frameworks.gpu import pin
 
     problem = pin(block)
     if problem:
         logger.warning("snapshots from GPUs are slower than they could be: memory could not be pinned (%s)", problem)
-    return True
