@@ -1,14 +1,20 @@
 """How much host memory snapshots may take, unless somebody says: a share of what this process may have at all."""
 
+import logging
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from strata.texts import readable_bytes
+
+logger = logging.getLogger("strata.checkpoint")
 
 SHARE = 0.4
 LEAST_BYTES = 64 << 20
 _UNLIMITED = 1 << 60
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_GROUPS = Path("/proc/self/cgroup")
+_MOUNTED = Path("/sys/fs/cgroup")
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
@@ -20,13 +26,16 @@ class Budget(NamedTuple):
 
 
 def default_budget(environment: Mapping[str, str] = os.environ) -> Budget:
-    """A share of the machine's memory, or of the container's, for each of the ranks on this node."""
+    """A share of the machine's memory, or of the container's, for each of the ranks on this node. It is told in the
+    log: nobody else said it."""
     machine, limit = _machine_bytes(), _container_bytes()
     most, of = (limit, "the container's") if limit < machine else (machine, "the machine's")
     ranks = _local_ranks(environment)
     found = max(LEAST_BYTES, int(most * SHARE / ranks))
     words = f"{SHARE:.0%} of {of} {most / 2**30:.1f} GiB"
-    return Budget(found, words if ranks == 1 else f"{words}, over {ranks} ranks")
+    chosen = Budget(found, words if ranks == 1 else f"{words}, over {ranks} ranks")
+    logger.info("snapshots may take %s of memory: %s", readable_bytes(chosen.bytes), chosen.reason)
+    return chosen
 
 
 def _machine_bytes() -> int:
@@ -37,14 +46,44 @@ def _machine_bytes() -> int:
 
 
 def _container_bytes() -> int:
-    for name in _LIMITS:
-        try:
-            text = Path(name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdecimal() and int(text) < _UNLIMITED:
-            return int(text)
-    return _UNLIMITED
+    """The least limit counts: a container's, a job's of Slurm, a unit's of systemd."""
+    return min((limit for file in _limit_files() if (limit := _limit(file)) is not None), default=_UNLIMITED)
+
+
+def _limit_files() -> Iterator[Path]:
+    """Of this process's control group and of those it lies in, in either version. What is no file limits nothing: in a
+    container the group may go by the name it has outside."""
+    for folder, name, group in _groups():
+        yield folder / name
+        parts = PurePosixPath(group.lstrip("/")).parts
+        if ".." not in parts:  # a group that lies beside what can be seen here
+            for depth in range(1, len(parts) + 1):
+                yield folder.joinpath(*parts[:depth], name)
+
+
+def _groups() -> Iterator[tuple[Path, str, str]]:
+    """Where groups are mounted, what the file with the limit is called, and which group is ours."""
+    first, second = (_MOUNTED / "memory", "memory.limit_in_bytes"), (_MOUNTED, "memory.max")
+    yield *first, ""
+    yield *second, ""
+    for line in (_read(_GROUPS) or "").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            yield *second, group
+        elif "memory" in controllers.split(","):
+            yield *first, group
+
+
+def _limit(file: Path) -> int | None:
+    text = _read(file)
+    return int(text) if text is not None and text.isdecimal() and int(text) < _UNLIMITED else None
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
 
 
 def _local_ranks(environment: Mapping[str, str]) -> int:
