@@ -25,35 +25,39 @@ class Deferred:
 
     def __init__(self, copying: Copying, values: Iterable[torch.Tensor]) -> None:
         self._copying = copying
-        self._changes = [(value, _version(value)) for value in values]
+        self._unchanged: dict[int, list[tuple[torch.Tensor, int]]] = {}
+        """By address, what nobody may have changed yet, and how often it had been changed."""
+        for value in values:
+            self._unchanged.setdefault(_address(value), []).append((value, _version(value)))
         self._lock = threading.Lock()
         self._torn = False
-        self._over = False
+        self.is_over = False
 
-    def hold(self) -> None:
-        """An optimizer is about to step."""
+    def hold(self, tensors: Iterable[torch.Tensor]) -> None:
+        """An optimizer is about to step, and to change these. Each waits, on whatever stream it runs: that another has
+        waited on its own is of no help."""
         with self._lock:
-            if not self._over:
-                self._check()
+            if not self.is_over:
+                for address in {_address(tensor) for tensor in tensors}:
+                    self._check(self._unchanged.pop(address, []))
                 self._copying.hold()
-                self._over = True
 
     def finish(self) -> None:
         """Until the copies are made. Conflict if anything changed what was being copied, and did not wait."""
         self._copying.wait()
         with self._lock:
-            if not self._over:
-                self._check()
-                self._over = True
+            for values in self._unchanged.values():
+                self._check(values)
+            self._unchanged = {}
+            self.is_over = True
         if self._torn:
             raise Conflict(
                 "a tensor that an optimizer owns was changed while it was being saved, and not by the optimizer's "
                 "step: wait_staged() before changing it, or save without overlap"
             )
 
-    def _check(self) -> None:
-        self._torn = self._torn or any(_version(value) != known for value, known in self._changes)
-        self._changes = []
+    def _check(self, values: list[tuple[torch.Tensor, int]]) -> None:
+        self._torn = self._torn or any(_version(value) != known for value, known in values)
 
 
 class OptimizerOverlap:
@@ -92,9 +96,13 @@ class OptimizerOverlap:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._optimizers.add(optimizer)
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.hold()
+        deferred = self._deferred
+        if deferred is None:
+            return
+        if deferred.is_over:
+            self._deferred = None
+        else:
+            deferred.hold(_tensors(optimizer))
 
 
 def _tensors(optimizer: Optimizer) -> Iterable[torch.Tensor]:

@@ -3,7 +3,7 @@ somebody waits for them, or holds what comes after.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -152,6 +152,58 @@ def test_a_change_that_nobody_waited_for_fails_the_save(monkeypatch: pytest.Monk
         handle.result()
     assert manager.latest_step() is None
     manager.close()
+
+
+class CountedHolds:
+    """Copies that are never over by themselves."""
+
+    def __init__(self) -> None:
+        self.holds = 0
+
+    def wait(self) -> None:
+        pass
+
+    def hold(self) -> None:
+        self.holds += 1
+
+
+@pytest.fixture
+def two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[overlap.OptimizerOverlap, list[torch.nn.Parameter], list[torch.optim.SGD]]]:
+    """Two optimizers that own a parameter each."""
+    monkeypatch.setattr(overlap, "_address", torch.Tensor.data_ptr)
+    known = overlap.OptimizerOverlap()
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    for each in parameters:
+        each.grad = torch.ones(3)
+    yield known, parameters, [torch.optim.SGD([each], lr=1.0) for each in parameters]
+    known.close()
+
+
+def test_each_optimizer_waits_at_each_step_until_the_copies_are_made(two: Any) -> None:
+    known, parameters, (first, second) = two
+    copies = CountedHolds()
+    deferred = known.defer(copies, parameters)
+    for optimizer in (first, second, first):
+        optimizer.step()
+    assert copies.holds == 3
+    deferred.finish()
+    second.step()
+    assert copies.holds == 3
+
+
+@pytest.mark.parametrize("steps_then", [True, False])
+def test_a_change_after_another_optimizer_waited_fails_the_save(two: Any, steps_then: bool) -> None:
+    known, parameters, (first, second) = two
+    deferred = known.defer(CountedHolds(), [each.detach() for each in parameters])
+    first.step()
+    with torch.no_grad():
+        parameters[1].add_(1)
+    if steps_then:
+        second.step()
+    with pytest.raises(Conflict, match="changed while it was being saved"):
+        deferred.finish()
 
 
 @pytest.mark.usefixtures("device")
