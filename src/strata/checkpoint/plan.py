@@ -24,6 +24,9 @@ HEADER_MOST = 100_000_000
 PIECE = "@"
 """Between a tensor's name, in which there is none, and where a piece of it begins."""
 _ENTRY_BYTES = 120
+"""Of a header, at most for each tensor: all but its name and its shape."""
+_OPENING_BYTES = 64
+"""Of a header, at most: its length, and what stands before the first tensor."""
 
 
 class Wanted(NamedTuple):
@@ -65,7 +68,7 @@ class FilePlan:
     @property
     def room(self) -> int:
         """In whole blocks, as it lies in memory."""
-        return -(-self.size // ALIGNMENT) * ALIGNMENT
+        return _whole_blocks(self.size)
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
@@ -86,15 +89,16 @@ class FilePlan:
 
 
 def plan_files(wanted: Iterable[Wanted], file_bytes: int = FILE_BYTES) -> list[FilePlan]:
-    """All of it, in as few files as hold it."""
+    """All of it, in order, in as few files as hold it: none is longer than `file_bytes`."""
     files: list[FilePlan] = []
     gathered: list[Wanted] = []
-    size = header = 0
-    for each in _cut(wanted, file_bytes // 2):
-        entry = _ENTRY_BYTES + len(each.name.encode())
-        if gathered and (size + header + each.size + entry > file_bytes or header + entry > HEADER_MOST):
+    size, header = 0, _OPENING_BYTES
+    for each in _cut(wanted, file_bytes):
+        entry = _entry_bytes(each)
+        padded = _whole_blocks(header + entry)
+        if gathered and (size + each.size + padded > file_bytes or padded > HEADER_MOST):
             files.append(planned_file(gathered))
-            gathered, size, header = [], 0, 0
+            gathered, size, header = [], 0, _OPENING_BYTES
         gathered.append(each)
         size += each.size
         header += entry
@@ -103,16 +107,32 @@ def plan_files(wanted: Iterable[Wanted], file_bytes: int = FILE_BYTES) -> list[F
     return files
 
 
-def _cut(wanted: Iterable[Wanted], most: int) -> Iterable[Wanted]:
-    """Pieces of whole chunks, of what is too long for a file."""
-    most = max(CHUNK_BYTES, most // CHUNK_BYTES * CHUNK_BYTES)
+def _cut(wanted: Iterable[Wanted], file_bytes: int) -> Iterable[Wanted]:
+    """Pieces of whole chunks, of what does not fit into a file with its header."""
     for each in wanted:
-        if each.size <= most:
+        # Most are so short that nobody need ask how long the header is.
+        if each.size <= file_bytes // 2 or each.size + _header_bytes(each) <= file_bytes:
             yield each
             continue
+        name = each.name.partition(PIECE)[0]
+        last = Wanted.piece(name, each.start + each.size, each.size, each.tensor)  # no piece has a longer entry
+        most = max(CHUNK_BYTES, (file_bytes - _header_bytes(last)) // CHUNK_BYTES * CHUNK_BYTES)
         for start in range(0, each.size, most):
-            size = min(most, each.size - start)
-            yield Wanted.piece(each.name.partition(PIECE)[0], each.start + start, size, each.tensor)
+            yield Wanted.piece(name, each.start + start, min(most, each.size - start), each.tensor)
+
+
+def _entry_bytes(wanted: Wanted) -> int:
+    """At most: a name may hold what JSON escapes, and a shape many numbers."""
+    return _ENTRY_BYTES + len(msgspec.json.encode((wanted.name, wanted.shape)))
+
+
+def _header_bytes(wanted: Wanted) -> int:
+    """Of a file that holds nothing else, at most."""
+    return _whole_blocks(_OPENING_BYTES + _entry_bytes(wanted))
+
+
+def _whole_blocks(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def planned_file(gathered: Sequence[Wanted]) -> FilePlan:
@@ -143,7 +163,7 @@ def _entry(wanted: Wanted, at: int) -> dict[str, object]:
 
 def _padded(entries: bytes) -> bytes:
     """With its length before it, and blanks behind."""
-    length = -(-(len(entries) + 8) // ALIGNMENT) * ALIGNMENT - 8
+    length = _whole_blocks(len(entries) + 8) - 8
     return length.to_bytes(8, "little") + entries + b" " * (length - len(entries))
 
 
