@@ -20,11 +20,15 @@ async def giving_back(store: Store, attempt: Attempt, *, committing: bool = Fals
     try:
         yield others
     except BaseException as error:
-        is_refused = isinstance(error, StorageError) and not error.retry and not isinstance(error, ObjectExists)
-        if is_refused or not committing:
+        if is_refusal(error) or not committing:
             with suppress(StrataError):
                 await _give_back(store, attempt, others)
         raise
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the storage has said no to a write, for certain."""
+    return isinstance(error, StorageError) and not error.retry and not isinstance(error, ObjectExists)
 
 
 async def _give_back(store: Store, attempt: Attempt, others: list[str]) -> None:

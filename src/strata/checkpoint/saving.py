@@ -36,6 +36,7 @@ from strata.storage.threads import DaemonThreads
 BYTES, TREE = "bytes", "tree"
 PUT_BYTES = 64 << 20
 """More goes up in parallel parts, which cannot be put where nothing is: see `stakes`."""
+STREAMED_BYTES = 32 << 20
 
 
 @dataclass(slots=True)
@@ -149,14 +150,28 @@ async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Cal
     threads.shutdown(wait=False)
     if len(data) <= PUT_BYTES:
         await store.storage.put_if_absent(store.key(path), data)
+        progress(len(data))
     else:
-        async with staked(store, path, attempt.name):
-            await store.storage.write(store.key(path), data)
-    progress(len(data))
+        await _write_in_parts(store, attempt, data, progress)
     found = await digests
     chunks = [Chunk(0, start, size, each) for (start, size), each in zip(chunks_of(len(data)), found, strict=True)]
     tensor = Tensor("", "uint8", (len(data),), chunks)
     return Part(manifest.FORMAT, attempt.rank, attempt.name, BYTES, None, [0], [tensor], [File(path, len(data))])
+
+
+async def _write_in_parts(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> None:
+    """As a stream, of which it is known what `write` would not tell: an error before its end leaves nothing that could
+    yet become an object."""
+    path = attempt.bytes_path
+    async with (
+        staked(store, path, attempt.name) as stake,
+        store.storage.open_writer(store.key(path), size=len(data)) as writer,
+    ):
+        for start in range(0, len(data), STREAMED_BYTES):
+            piece = data[start : start + STREAMED_BYTES]
+            await writer.write(piece)
+            progress(len(piece))
+        stake.may_land = True
 
 
 def _digests(data: Block) -> list[str]:
