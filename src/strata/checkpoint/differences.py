@@ -1,7 +1,7 @@
 """How two checkpoints differ, by the digests in their manifests: no tensor is read.
 
-Tensors are compared chunk by chunk under their names, plain values under theirs; so two checkpoints of any jobs, in any
-storages, can be compared.
+Tensors are compared chunk by chunk under their names, plain values and what holds them under theirs; so two checkpoints
+of any jobs, in any storages, can be compared.
 """
 
 from collections import Counter
@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
+
 from strata.checkpoint.leaves import Leaf, leaves_of
 from strata.checkpoint.manifest import Chunk, Metadata, Part
 from strata.checkpoint.saving import TREE
-from strata.checkpoint.skeleton import plain_values
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.structure import VALUE, places
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 
@@ -48,7 +50,8 @@ class TensorChange:
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """One plain value that differs, as the skeletons have it; None where it is not."""
+    """One plain value that differs, as the skeletons have it; None where it is not. Or an array, or what holds others,
+    in words, if it is something else now: a `tuple` that was a `list`."""
 
     name: str
     rank: int
@@ -93,11 +96,7 @@ def compare(before: Contents, after: Contents) -> Differences:
     tensors = _arrays(before), _arrays(after)
     for key in _keys(*tensors):
         found.tensors.append(_tensor_change(key, tensors[0].get(key), tensors[1].get(key)))
-    values = _values(before), _values(after)
-    for key in _keys(*values):
-        change = _value_change(key, *values)
-        if change is not None:
-            found.values.append(change)
+    found.values = _value_changes(_places(before), _places(after))
     return found
 
 
@@ -168,13 +167,39 @@ def _lies_in(contents: Contents) -> dict[str, int]:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def _values(contents: Contents) -> dict[Key, Any]:
-    return {
-        (part.rank, name): node
-        for part in contents.parts
-        if part.kind == TREE
-        for name, node in plain_values(part.skeleton).items()
-    }
+class _Places(NamedTuple):
+    """What stands where in the states of all ranks, beside the bytes of arrays."""
+
+    values: dict[Key, Any]
+    words: dict[tuple[str, Key], str]
+    """By family: what each place holds, and under which key."""
+
+
+def _places(contents: Contents) -> _Places:
+    found = _Places({}, {})
+    for part in contents.parts:
+        if part.kind == TREE:
+            for place in places(part.skeleton):
+                key = part.rank, place.name
+                found.words[place.family, key] = place.words
+                if place.family == VALUE:
+                    found.values[key] = place.node
+    return found
+
+
+def _value_changes(before: _Places, after: _Places) -> list[ValueChange]:
+    changes = (_value_change(key, before.values, after.values) for key in _keys(before.values, after.values))
+    return [change for change in changes if change is not None] + _other_changes(before, after)
+
+
+def _other_changes(before: _Places, after: _Places) -> list[ValueChange]:
+    """Of what holds the same, and is something else: a tuple that was a list, a key 0 that was "0". What is not on both
+    sides is told by what lies in it."""
+    return [
+        ValueChange(name, rank, CHANGED, old, new)
+        for (family, (rank, name)), new in after.words.items()
+        if (old := before.words.get((family, (rank, name)), new)) != new
+    ]
 
 
 def _value_change(key: Key, before: Mapping[Key, Any], after: Mapping[Key, Any]) -> ValueChange | None:
@@ -183,6 +208,6 @@ def _value_change(key: Key, before: Mapping[Key, Any], after: Mapping[Key, Any])
         what = ADDED if key in after else REMOVED
         return ValueChange(name, rank, what, before.get(key), after.get(key))
     old, new = before[key], after[key]
-    if (type(old), old) == (type(new), new):
+    if msgspec.json.encode(old) == msgspec.json.encode(new):  # which tells 1 from True, and 0.0 from -0.0
         return None
     return ValueChange(name, rank, CHANGED, old, new)

@@ -6,7 +6,7 @@ Read as it lies in a manifest. Nothing is built from it, so no package with arra
 from collections.abc import Iterator
 from typing import Any
 
-from strata.checkpoint.names import below
+from strata.checkpoint.names import Names, below
 from strata.checkpoint.tree import ARRAYS, VALUES, Node
 
 PACKAGES = ("numpy", "torch", "jax", "tensorflow")
@@ -15,16 +15,17 @@ PACKAGES = ("numpy", "torch", "jax", "tensorflow")
 
 def ends(skeleton: Node, name: str = "") -> Iterator[tuple[str, Node]]:
     """Each with its name, in the order of the state."""
-    inside = _inside(skeleton, name)
-    if not inside:
+    held = inside(skeleton, name)
+    if not held:
         yield name, skeleton
-    for each, node in inside:
+    for each, node in held:
         yield from ends(node, each)
 
 
 def plain_values(skeleton: Node) -> dict[str, Node]:
-    """Those that are no arrays."""
-    return {name: node for name, node in ends(skeleton) if kind_of(node) not in ARRAYS}
+    """Those that are no arrays. Each has a name of its own, as each array has."""
+    names = Names()
+    return {names.give(name): node for name, node in ends(skeleton) if kind_of(node) not in ARRAYS}
 
 
 def array_kinds(skeleton: Node) -> dict[int, str]:
@@ -41,7 +42,7 @@ def value_numbers(skeleton: Node) -> set[int]:
         if kind in VALUES:
             found.add(node[kind])
         elif kind != "arrays":  # which are many, and never such
-            left += [each for _, each in _inside(node, "")]
+            left += [each for _, each in inside(node, "")]
     return found
 
 
@@ -77,7 +78,8 @@ def shown(node: Node) -> Any:
     return str(value) if kind == "float" else f"{kind}({value})"
 
 
-def _inside(node: Node, name: str) -> list[tuple[str, Node]]:
+def inside(node: Node, name: str) -> list[tuple[str, Node]]:
+    """What a container of this name holds, with the names below it; nothing for what is an end."""
     if isinstance(node, list):
         return [(below(name, place), each) for place, each in enumerate(node)]
     kind = kind_of(node)

@@ -1,5 +1,6 @@
 """How two checkpoints differ, without reading a tensor."""
 
+from collections import OrderedDict, defaultdict, namedtuple
 from typing import Any
 
 import msgspec
@@ -142,6 +143,56 @@ def test_plain_values_that_differ_are_told() -> None:
         ValueChange("list/1", 0, CHANGED, 2, 3),
         ValueChange("gone", 0, REMOVED, None, None),
     ]
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changes"),
+    [
+        ({0: 1, "0": 2}, {0: 5, "0": 2}, [("0", 1, 5)]),
+        ({0: 1, "0": 2}, {0: 1, "0": 5}, [("0%2", 2, 5)]),
+        ({"x": [1, 2]}, {"x": (1, 2)}, [("x", "list", "tuple")]),
+        ([1], (1,), [("", "list", "tuple")]),
+        ({"x": []}, {"x": ()}, [("x", [], {"tuple": []})]),
+        ({"x": {1, 2}}, {"x": frozenset({1, 2})}, [("x", "set", "frozenset")]),
+        ({"x": (1, 2)}, {"x": Pair(1, 2)}, None),
+        ({"x": {"a": 1}}, {"x": OrderedDict(a=1)}, [("x", "dict", "OrderedDict")]),
+        ({"x": defaultdict(int, a=1)}, {"x": defaultdict(str, a=1)}, [("x", "defaultdict(int)", "defaultdict(str)")]),
+        ({"x": 0.0}, {"x": -0.0}, [("x", 0.0, -0.0)]),
+        ({"x": 1}, {"x": 1.0}, [("x", 1, 1.0)]),
+        ({0: 1}, {"0": 1}, [("0", "value under 0", "value")]),
+        ({0: torch.ones(2)}, {"0": torch.ones(2)}, [("0", "torch under 0", "torch")]),
+        ({"x": torch.ones(2)}, {"x": np.ones(2, np.float32)}, [("x", "torch", "numpy")]),
+        (
+            {"x": torch.nn.Parameter(torch.ones(2)), "y": torch.nn.Parameter(torch.ones(2))},
+            {"x": torch.ones(2), "y": torch.nn.Parameter(torch.ones(2), requires_grad=False)},
+            [
+                ("x", "torch, parameter, trained", "torch"),
+                ("y", "torch, parameter, trained", "torch, parameter, frozen"),
+            ],
+        ),
+    ],
+)
+def test_what_holds_the_same_and_is_something_else_is_told(
+    before: Any, after: Any, changes: list[tuple[str, Any, Any]] | None
+) -> None:
+    found = differences(before, after)
+    assert found
+    assert all(each.what == SAME for each in found.tensors)
+    if changes is not None:
+        assert [(each.name, each.before, each.after) for each in found.values] == changes
+        assert [each.what for each in found.values] == [CHANGED] * len(changes)
+        assert [str(each.after) for each in found.values] == [str(after) for *_, after in changes]  # -0.0 is not 0.0
+    assert not differences(before, before)
+    assert not differences(after, after)
+
+
+def test_a_key_that_comes_or_goes_changes_nothing_else() -> None:
+    found = differences({"a": 1, "l": [1]}, {"a": 1, 7: 2, "l": [1, 2], "t": (torch.ones(1),)})
+    assert [(each.name, each.what) for each in found.values] == [("7", ADDED), ("l/1", ADDED)]
+    assert told(found) == {"t/0": ADDED}
 
 
 def test_where_the_bytes_of_the_later_one_lie() -> None:
