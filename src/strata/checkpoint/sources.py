@@ -1,12 +1,17 @@
 """The bytes of a tensor, wherever they are: in host memory as they are stored, or to be asked for."""
 
+import ctypes
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from math import prod
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from strata.checkpoint.frameworks import Block, Framework
+from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.frameworks import Block, Framework, Region
+from strata.checkpoint.frameworks.base import span
 from strata.checkpoint.moves import move
 from strata.checkpoint.ties import Stored
 from strata.checkpoint.tree import Leaf
@@ -62,13 +67,17 @@ class HostMemory(msgspec.Struct, gc=False):
 
 
 class Elsewhere:
-    """An array on a device, or with gaps, or whose memory is nobody's business."""
+    """An array on a device, or with gaps, or whose memory is nobody's business. `strided` is what lies in the host's
+    memory with gaps, as numpy sees it."""
 
-    __slots__ = ("_whole", "framework", "on_device", "size", "value")
+    __slots__ = ("_strided", "_whole", "framework", "on_device", "size", "value")
     address = 0
 
-    def __init__(self, framework: Framework, value: Any, size: int, *, on_device: bool) -> None:
+    def __init__(
+        self, framework: Framework, value: Any, size: int, *, on_device: bool, strided: "Strided | None" = None
+    ) -> None:
         self.framework, self.value, self.size, self.on_device = framework, value, size, on_device
+        self._strided = strided
         self._whole: Block | None = None
 
     @property
@@ -89,12 +98,75 @@ class Elsewhere:
         if part is not None:
             self.framework.copy_out([(part, target)]).wait()
             return
-        if self._whole is None:  # only where memory is too short for all of it at once
+        # From here on only where memory is too short for all of it at once.
+        if self._strided is not None:
+            self._strided.read(start, target)
+            return
+        if self._whole is None:
             self._whole = np.empty(self.size, np.uint8)
             self.framework.copy_out([(self.value, self._whole)]).wait()
         np.copyto(target, self._whole[start : start + size])
         if start + size == self.size:
             self._whole = None
+
+
+class Strided(NamedTuple):
+    """An array with gaps in the host's memory, which `value` keeps there. Some of it is read without the rest."""
+
+    value: Any
+    region: Region
+    shape: tuple[int, ...]
+    item: int
+
+    def read(self, start: int, target: Block) -> None:
+        """Its bytes from `start` on, in order. They may begin and end within an element."""
+        elements = self._elements
+        number, within = divmod(start, self.item)
+        if within:
+            head, target = target[: self.item - within], target[self.item - within :]
+            head[:] = _bytes_of(elements, number)[within : within + len(head)]
+            number += 1
+        count, rest = divmod(len(target), self.item)
+        _copy_some(elements, number, target[: count * self.item].view(elements.dtype))
+        if rest:
+            target[-rest:] = _bytes_of(elements, number + count)[:rest]
+
+    @property
+    def _elements(self) -> NDArray[Any]:
+        assert self.region.strides is not None
+        memory = (ctypes.c_uint8 * (self.region.end - self.region.start)).from_address(self.region.start)
+        offset = -span(self.shape, self.region.strides, self.item)[0]
+        dtype = np.dtype(_RAW[self.item])
+        return np.ndarray(self.shape, dtype, memoryview(memory), offset, self.region.strides)
+
+
+_RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+"""Something of as many bytes: they are copied, and mean nothing."""
+
+
+def _bytes_of(elements: NDArray[Any], number: int) -> Block:
+    made = np.empty(1, elements.dtype)
+    _copy_some(elements, number, made)
+    return made.view(np.uint8)
+
+
+def _copy_some(elements: NDArray[Any], first: int, target: NDArray[Any]) -> None:
+    """From this one on, in the order of C: the end of a row, whole rows, and the beginning of another."""
+    if not len(target):
+        return
+    if elements.ndim == 1:
+        np.copyto(target, elements[first : first + len(target)])
+        return
+    row = prod(elements.shape[1:])
+    number, within = divmod(first, row)
+    if within:
+        some = min(row - within, len(target))
+        _copy_some(elements[number], within, target[:some])
+        number, target = number + 1, target[some:]
+    whole = len(target) // row
+    np.copyto(target[: whole * row].reshape(whole, *elements.shape[1:]), elements[number : number + whole])
+    if len(target) % row:
+        _copy_some(elements[number + whole], 0, target[whole * row :])
 
 
 def sources_of(stored: Sequence[Stored], leaves: Sequence[Leaf]) -> list[Source]:
@@ -108,4 +180,7 @@ def _source(stored: Stored, leaf: Leaf) -> Source:
         return HostMemory(stored.shared.ctypes.data, stored.size, leaf.value)
     if described.is_dense and described.region is not None:
         return HostMemory(described.region.start, described.size, leaf.value)
-    return Elsewhere(leaf.framework, leaf.value, stored.size, on_device=described.on_device)
+    strided = None
+    if described.region is not None and described.region.strides and not described.on_device:
+        strided = Strided(leaf.value, described.region, described.shape, dtype_of(described.dtype).bytes)
+    return Elsewhere(leaf.framework, leaf.value, stored.size, on_device=described.on_device, strided=strided)
