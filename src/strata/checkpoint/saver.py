@@ -36,6 +36,7 @@ from strata.checkpoint.saving import (
     as_bytes,
     commit,
     declare,
+    is_bytes,
     write_bytes,
     write_changes,
     write_tree,
@@ -141,7 +142,7 @@ class Saver:
 
     def check(self, state: Any) -> Prepared | None:
         """Raises Unstorable for what cannot be saved; gives the plan for what can."""
-        return None if as_bytes(state) is not None else self._planner.prepare(tree_of(state))
+        return None if is_bytes(state) else self._planner.prepare(tree_of(state))
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""

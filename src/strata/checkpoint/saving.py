@@ -229,8 +229,10 @@ def _own(attempt: Attempt, part: Part) -> set[int]:
 
 def as_bytes(state: Any) -> Block | None:
     """The memory of a state that is bytes; a copy of what may change; None for a tree."""
-    if type(state) is bytes:
-        return np.frombuffer(state, np.uint8)
-    if isinstance(state, bytearray | memoryview):
-        return np.frombuffer(bytes(state), np.uint8)
-    return None
+    if not is_bytes(state):
+        return None
+    return np.frombuffer(state if type(state) is bytes else bytes(state), np.uint8)
+
+
+def is_bytes(state: Any) -> bool:
+    return type(state) is bytes or isinstance(state, bytearray | memoryview)

@@ -195,7 +195,9 @@ def import_command(
         str | None,
         typer.Option("--under", metavar="KEY", help="Where in the state; model, for a folder of transformers."),
     ] = None,
-    arrays: Annotated[str, typer.Option("--arrays", help="What they are when loaded: torch, numpy, jax or tensorflow.")] = "torch",
+    arrays: Annotated[
+        str, typer.Option("--arrays", help="What they are when loaded: torch, numpy, jax or tensorflow.")
+    ] = "torch",
     job: Job = None,
 ) -> None:
     """Make a checkpoint of what another format holds. It appears whole or not at all.
