@@ -16,7 +16,7 @@ _RESERVED = "__metadata__"
 
 def below(name: str, key: object) -> str:
     """The name of what lies under this key, field or position of what is called so."""
-    part = _part(key) if isinstance(key, str) else _escaped(repr(key) if isinstance(key, bytes) else str(key))
+    part = _part(key) if isinstance(key, str) else _escaped(str(key))
     return f"{name}/{part}" if name else part
 
 
