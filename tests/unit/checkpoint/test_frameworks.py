@@ -65,6 +65,25 @@ def test_numbers_of_few_bits(dtype: str) -> None:
         assert_same(manager.load()["a"], array)
 
 
+def test_an_array_in_a_file_is_stored_as_any_other(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "array", np.int32, "w+", shape=(3,))
+    mapped[:] = [1, 2, 3]
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": mapped}, step=1)
+        mapped[:] = 0
+        assert_same(manager.load()["a"], np.array([1, 2, 3], np.int32))
+        manager.load(into={"a": mapped})
+    assert mapped.tolist() == [1, 2, 3]
+
+
+def test_a_template_that_is_more_than_an_array_is_refused_too() -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": np.ones(2)}, step=1)
+        for how in ("into", "like"):
+            with pytest.raises(Unstorable, match=r"a: a numpy.ma\S*MaskedArray cannot be stored"):
+                manager.load(**{how: {"a": np.ma.zeros(2)}})
+
+
 def test_tensors_with_gaps_and_other_ways_to_lie() -> None:
     base = torch.randn(6, 7, 8)
     state = {

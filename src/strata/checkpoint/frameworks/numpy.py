@@ -10,6 +10,10 @@ from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described,
 from strata.errors import Unstorable
 
 
+_PLAIN = (np.ndarray, np.memmap)
+"""Those that are their elements and nothing more: a mask or a unit beside them would be lost."""
+
+
 class NumpyArrays:
     """numpy."""
 
@@ -19,7 +23,9 @@ class NumpyArrays:
         return isinstance(value, np.ndarray)
 
     def describe(self, value: np.ndarray[Any, Any]) -> Described:
-        dtype = name_of_numpy(value.dtype)
+        kind, dtype = type(value), name_of_numpy(value.dtype)
+        if kind not in _PLAIN:
+            raise Unstorable(f"a {kind.__module__}.{kind.__name__} cannot be stored: store the plain arrays in it")
         if dtype is None:
             raise Unstorable(f"an array of {value.dtype} cannot be stored: give it elements that are plain numbers")
         if not value.size:
