@@ -173,10 +173,14 @@ class _Walk:
         return {"tuple": self._list(value, name)}
 
     def _set(self, value: Any, name: str) -> Node:
+        if any(framework_of(each) is not None for each in value):
+            self.problems.append((name, "arrays in a set have no order to be named and found by: make it a list"))
+            return None
         try:
-            ordered = sorted(value)
-        except TypeError:
-            ordered = sorted(value, key=repr)
+            ordered = _in_order(value)
+        except Exception as error:  # noqa: BLE001  elements compare and write themselves as they like
+            self.problems.append((name, f"its elements cannot be put in order ({error}): make it a list"))
+            return None
         return {type(value).__name__: self._list(ordered, name)}
 
     def _named(self, value: Any, name: str) -> Node:
@@ -236,6 +240,14 @@ _DEFAULTS: dict[str, Callable[[], Any]] = {
     "set": set,
     "bool": bool,
 }
+
+
+def _in_order(elements: Iterable[Any]) -> list[Any]:
+    """Those of different types have none of their own."""
+    try:
+        return sorted(elements)
+    except TypeError:
+        return sorted(elements, key=repr)
 
 
 def _special(value: float) -> str:

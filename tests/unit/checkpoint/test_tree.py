@@ -4,6 +4,7 @@ import collections
 import enum
 import math
 import random
+import warnings
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -148,6 +149,25 @@ def test_names_are_unique() -> None:
     assert "__metadata__" not in [leaf.name for leaf in flatten({"__metadata__": np.ones(1)}).leaves]
 
 
+class Incomparable:
+    def __lt__(self, other: object) -> bool:
+        raise RuntimeError("no order")
+
+
+class Unwritable(Incomparable):
+    def __lt__(self, other: object) -> bool:
+        return NotImplemented
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("no text")
+
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that these are young
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
 class Colour(enum.Enum):
     RED = 1
 
@@ -166,6 +186,13 @@ class Own(dict[str, int]):
         (torch.nn.Linear(1, 1), "no code"),
         (torch.ones(2).to_sparse(), "to_dense"),
         (torch.empty(2, device="meta"), "meta"),
+        (nested(torch.strided), "a nested tensor cannot be stored"),
+        (nested(torch.jagged), "a nested tensor cannot be stored"),
+        ({torch.ones(2), torch.ones(3)}, "arrays in a set have no order"),
+        (frozenset({torch.ones(1)}), "arrays in a set have no order"),
+        ({(1, torch.ones(2)), (1, torch.ones(2))}, "cannot be put in order (Boolean value of Tensor"),
+        ({Incomparable(), Incomparable()}, "cannot be put in order (no order)"),
+        ({Unwritable(), Unwritable()}, "cannot be put in order (no text)"),
         (np.array([object()]), "plain numbers"),
         (np.ma.array([1, 2], mask=[0, 1]), "MaskedArray cannot be stored: store the plain arrays in it"),
         (np.ones((1, 2)).view(np.matrix), "matrix cannot be stored"),
@@ -184,6 +211,17 @@ def test_what_cannot_be_stored_is_named(value: Any, why: str) -> None:
     with pytest.raises(Unstorable, match="model/layers/1") as raised:
         flatten({"fine": 1, "model": {"layers": [torch.ones(1), value]}})
     assert why in str(raised.value)
+
+
+def test_a_nested_tensor_is_no_template_either() -> None:
+    with pytest.raises(Unstorable, match="a: a nested tensor"):
+        flatten({"a": nested(torch.strided)}, template=True)
+
+
+def test_a_set_that_is_refused_twice_does_not_contain_itself() -> None:
+    refused = {torch.ones(1)}
+    with pytest.raises(Unstorable, match=r"0: arrays in a set.*1: arrays in a set"):
+        flatten([refused, refused])
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -42,7 +42,7 @@ class TorchArrays:
 
     def describe(self, value: torch.Tensor) -> Described:
         dtype = _NAMES.get(value.dtype)
-        if type(value) not in _PLAIN or dtype is None or value.layout is not _STRIDED:
+        if type(value) not in _PLAIN or dtype is None or value.layout is not _STRIDED or value.is_nested:
             raise Unstorable(_why_not(value))
         on_host = value.is_cpu
         if not on_host and value.is_meta:
@@ -118,7 +118,7 @@ class TorchArrays:
 
     def outline(self, template: torch.Tensor) -> tuple[str, tuple[int, ...]]:
         dtype = _NAMES.get(template.dtype)
-        if dtype is None:
+        if dtype is None or template.is_nested:
             raise Unstorable(_why_not(template))
         return dtype, tuple(template.shape)
 
@@ -154,6 +154,8 @@ def _typed(block: Block, dtype: torch.dtype, shape: Iterable[int]) -> torch.Tens
 
 
 def _why_not(value: torch.Tensor) -> str:
+    if value.is_nested:
+        return "a nested tensor cannot be stored: store the tensors in it, as unbind() gives them"
     if value.layout is not torch.strided:
         return f"a tensor with the layout {value.layout} cannot be stored: make it dense with to_dense()"
     if type(value) not in _PLAIN:
