@@ -9,7 +9,6 @@ from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, span
 from strata.errors import Unstorable
 
-
 _PLAIN = (np.ndarray, np.memmap)
 """Those that are their elements and nothing more: a mask or a unit beside them would be lost."""
 
