@@ -17,12 +17,14 @@ from strata.checkpoint import manifest
 from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
+from strata.checkpoint.frameworks.base import dense_strides
 from strata.checkpoint.manifest import Part, Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut, named_chunks
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
+from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
 from strata.checkpoint.slices import Box, Index, box_of, chunks_for, sparse_memory, with_bytes
 from strata.checkpoint.stateful import ArraySpec, Outline
@@ -51,6 +53,7 @@ class PartLoader:
         self._reader = ChunkReader(store, part.files, progress)
         self._blocks: dict[int, Block] = {}
         self._made: defaultdict[str, dict[int, Any]] = defaultdict(dict)
+        self._doubtful: list[tuple[int, Leaf]] = []
 
     async def bytes(self) -> bytes:
         """A state of bytes."""
@@ -80,6 +83,7 @@ class PartLoader:
         """
         with uncollected():
             pairs, new = self._pairs(flatten(state).leaves, rename, report, strictly)
+        pairs = await self._agreeing(pairs, report, strictly)
         await self._fill(pairs, new)
         return self._tree_with({number: leaf.value for number, leaf in pairs}, new)
 
@@ -150,6 +154,7 @@ class PartLoader:
         own = [(number, _leaf(name, targets[name])) for number, name in wanted if targets[name] is not None]
         pairs = self._sound(own, report)
         _check(report, strictly)
+        pairs = await self._agreeing(pairs, report, strictly)
         new = [number for number, name in wanted if targets[name] is None]
         await self._fill(pairs, new)
         given = {number: leaf.value for number, leaf in pairs}
@@ -271,19 +276,45 @@ class PartLoader:
         return found if apart([leaf for _, leaf in found]) else self._tied_alike(found, report)
 
     def _tied_alike(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
-        found = []
-        firsts: dict[tuple[int, int], tuple[tuple[int, int | None], str]] = {}
-        for number, leaf in pairs:
-            described = leaf.described
-            if described.region is not None:
-                place = self._part.leaves[number]
-                whole = (place.tensor, place.offset) if isinstance(place, manifest.Tied) else (place, None)
-                first = firsts.setdefault((described.region.start, described.region.end), (whole, leaf.name))
-                if first[0] != whole:
-                    report.mismatched.append(f"{leaf.name} (one array with {first[1]} here, two in the checkpoint)")
-                    continue
-            found.append((number, leaf))
-        return found
+        """Those that are one array here must be one there. Of those that only share memory it is not known yet."""
+        refused: set[int] = set()
+        doubtful: set[int] = set()
+        for first, second, is_same in clashes([self._target(*pair) for pair in pairs]):
+            if not is_same:
+                doubtful |= {first, second}
+            elif first not in refused and second not in refused:
+                refused.add(second)
+                told = f"one array with {pairs[first][1].name} here, two in the checkpoint"
+                report.mismatched.append(f"{pairs[second][1].name} ({told})")
+        self._doubtful = [pairs[place] for place in sorted(doubtful - refused)]
+        return [pair for place, pair in enumerate(pairs) if place not in refused]
+
+    async def _agreeing(
+        self, pairs: list[tuple[int, Leaf]], report: LoadReport, strictly: str | None
+    ) -> list[tuple[int, Leaf]]:
+        """Those that can all be filled: what is shared here, and stored apart, is read and compared before."""
+        if not self._doubtful:
+            return pairs
+        tensors = {self._tensor(number) for number, _ in self._doubtful}
+        await self._check_lengths(tensors)
+        await self._read({}, tensors)
+        targets = [self._target(*pair) for pair in self._doubtful]
+        told = agree(targets, [self._elements(number) for number, _ in self._doubtful])
+        refused = {number for (number, _), fits in zip(self._doubtful, told, strict=True) if not fits}
+        report.mismatched += [
+            f"{leaf.name} (shares memory with another array here, which has other values for it in the checkpoint)"
+            for number, leaf in pairs
+            if number in refused
+        ]
+        _check(report, strictly)
+        return [pair for pair in pairs if pair[0] not in refused]
+
+    def _target(self, number: int, leaf: Leaf) -> Target:
+        there = self._part.leaves[number]
+        dtype, shape = self._described(number)
+        if isinstance(there, manifest.Tied) and there.offset is not None:
+            return Target(leaf, there.tensor, Layout(dtype, shape, there.offset, there.strides))
+        return Target(leaf, self._tensor(number), Layout(dtype, shape, 0, dense_strides(shape, dtype_of(dtype).bytes)))
 
     # -- arrays ------------------------------------------------------------------------------------------------------
 

@@ -110,17 +110,19 @@ class _Cluster(NamedTuple):
         return Stored(leaves[first].name, "uint8", (size,), size, first, memory, self.start % SHIFT)
 
     def tied(self, stored: int, leaf: Leaf, number: int) -> Tied:
-        described = leaf.described
-        if number == self.whole:
-            return Tied(stored)
-        assert described.region is not None
-        first, strides = described.region.start, described.region.strides
-        if strides is None:
-            strides = dense_strides(described.shape, dtype_of(described.dtype).bytes)
-        for length, stride in zip(described.shape, strides, strict=True):
-            if stride < 0:
-                first -= (length - 1) * stride
-        return Tied(stored, Layout(described.dtype, described.shape, first - self.start, strides))
+        return Tied(stored) if number == self.whole else Tied(stored, layout_of(leaf, self.start))
+
+
+def layout_of(leaf: Leaf, start: int) -> Layout:
+    """How an array lies in the memory that begins there."""
+    described, region = leaf.described, _region(leaf)
+    first, strides = region.start, region.strides
+    if strides is None:
+        strides = dense_strides(described.shape, dtype_of(described.dtype).bytes)
+    for length, stride in zip(described.shape, strides, strict=True):
+        if stride < 0:
+            first -= (length - 1) * stride
+    return Layout(described.dtype, described.shape, first - start, strides)
 
 
 def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Cluster]:

@@ -102,6 +102,112 @@ def test_what_contradicts_itself_is_refused(manager: CheckpointManager, said: di
         manager.load(**said)
 
 
+# -- arrays that share memory ------------------------------------------------------------------------------------------
+
+
+def columns() -> dict[str, Any]:
+    whole = np.arange(12.0).reshape(3, 4)
+    return {"left": whole[:, :2], "right": whole[:, 2:]}
+
+
+def sharing(name: str) -> dict[str, Any]:
+    """States whose arrays share memory in some way."""
+    t, x = torch.arange(8.0), np.arange(9.0).reshape(3, 3)
+    huge = np.arange(1_000_000, dtype=np.int32)
+    return {
+        "shape": {"x": t, "row": t.view(2, 4)},
+        "shape first": {"row": t.view(2, 4), "x": t},
+        "transposed": {"a": x, "b": x.T},
+        "transposed first": {"b": x.T, "a": x},
+        "transposed tensor": {"a": t.view(2, 4), "b": t.view(2, 4).T},
+        "reversed": {"a": x, "b": x[::-1], "c": x[:, ::-1]},
+        "type": {"a": x, "b": x.view(np.int64), "c": x.view(np.uint8)},
+        "slices": {"a": t[:6], "b": t[4:]},
+        "slices of it": {"b": t[4:], "flat": t, "c": t[2:7:2], "one": t[5]},
+        "of one element": {"x": t, "a": t.view(1, 8, 1), "b": t[3:4], "c": t[3]},
+        "interleaved": {"even": t[::2], "odd": t[1::2]},
+        "columns": columns(),
+        "fortran": {"a": np.asfortranarray(x), "again": np.asfortranarray(x).T},
+        "stored apart": {"a": huge[::500_000], "b": huge[1::499_999]},
+    }[name]
+
+
+SHARING = [
+    "shape", "shape first", "transposed", "transposed first", "transposed tensor", "reversed", "type", "slices",
+    "slices of it", "of one element", "interleaved", "columns", "fortran", "stored apart",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_what_shares_memory_is_loaded_back_into_it(name: str) -> None:
+    mine = sharing(name)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save(mine, step=1)
+        for each in mine.values():
+            each[...] = 0
+        manager.load(into=mine)
+        assert_same(mine, sharing(name))
+        for each in mine.values():
+            each[...] = 0
+        targets = {name: each for name, each in mine.items() if name != "a"}
+        manager.load(into=targets, strict=False)
+        assert_same(targets, {name: each for name, each in sharing(name).items() if name != "a"})
+
+
+def test_two_arrays_are_not_loaded_into_memory_that_they_would_share() -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": np.arange(6), "b": np.arange(6) + 100}, step=1)
+        memory = np.zeros(10, np.int64)
+        with pytest.raises(CheckpointMismatch, match=r"1 mismatched: a \(shares memory with another array here"):
+            manager.load(into={"a": memory[:6], "b": memory[4:]})
+        assert not memory.any()
+        manager.load(into={"a": memory[:6], "b": memory[4:]}, strict=False)
+        assert memory.tolist() == [0, 0, 0, 0, 100, 101, 102, 103, 104, 105]
+        assert len(manager.last_load.mismatched) == 1
+
+
+def test_what_shares_memory_in_another_way_is_refused() -> None:
+    was, mine = torch.arange(10.0), torch.zeros(10)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"whole": was, "part": was[2:5], "square": was[:9].view(3, 3)}, step=1)
+        for wrong in (
+            {"whole": mine, "part": mine[3:6], "square": torch.zeros(3, 3)},
+            {"whole": mine, "part": mine[2:7:2], "square": torch.zeros(3, 3)},
+            {"whole": mine, "part": torch.zeros(3), "square": mine[:9].view(3, 3).T},
+            {"whole": torch.zeros(10), "part": mine[:3], "square": mine[1:].view(3, 3)},
+        ):
+            with pytest.raises(CheckpointMismatch, match=r"1 mismatched: .*shares memory"):
+                manager.load(into=wrong)
+    assert not mine.any()
+
+
+def test_two_that_were_one_may_be_loaded_apart_and_two_into_columns_of_one() -> None:
+    was = torch.arange(6.0).view(2, 3)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"a": was, "b": was.T}, step=1)
+        a, b = torch.zeros(2, 3), torch.zeros(3, 2)
+        manager.load(into={"a": a, "b": b})
+        assert torch.equal(a, was)
+        assert torch.equal(b, was.T)
+        manager.save({"q": was, "k": was + 10}, step=2)
+        fused = torch.zeros(2, 6)
+        manager.load(into={"q": fused[:, :3], "k": fused[:, 3:]})
+        assert torch.equal(fused, torch.cat([was, was + 10], 1))
+
+
+def test_what_is_too_hard_to_tell_apart_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, shape, strides = np.zeros(1 << 20, np.uint8), (3, 5, 7, 9, 11), (1009, 4003, 10_007, 20_011, 30_011)
+    one, other = (np.lib.stride_tricks.as_strided(memory[start:], shape, strides) for start in (0, 1))
+    with pytest.raises(np.exceptions.TooHardError):
+        np.shares_memory(one, other, max_work=1)
+    monkeypatch.setattr("strata.checkpoint.sharing.MOST_WORK", 1)
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save({"one": np.ones(shape, np.uint8), "other": np.ones(shape, np.uint8)}, step=1)
+        manager.load(into={"one": one, "other": other})
+    assert one.all()
+    assert other.all()
+
+
 # -- a part of a tensor ------------------------------------------------------------------------------------------------
 
 

@@ -116,3 +116,20 @@ def test_another_type_is_refused_and_not_cast(manager: CheckpointManager) -> Non
     manager.save(TrainState(nn.Linear(2, 2)), step=1)
     with pytest.raises(CheckpointMismatch, match=r"weight \(float32\[2, 2\] in the checkpoint, bfloat16\[2"):
         manager.load(into=TrainState(nn.Linear(2, 2).bfloat16()))
+
+
+class Flat(nn.Module):
+    """A buffer of it is its parameter, seen otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4))
+        self.register_buffer("flat", self.w.detach().view(-1))
+
+
+def test_a_buffer_that_is_a_view_of_a_parameter_is_filled_with_it(manager: CheckpointManager) -> None:
+    first, second = Flat(), Flat()
+    manager.save(TrainState(first), step=1)
+    manager.load(into=TrainState(second))
+    assert torch.equal(second.w, first.w)
+    assert second.flat.data_ptr() == second.w.data_ptr()  # type: ignore[operator,union-attr]
