@@ -110,7 +110,7 @@ def _bounds(target: Target) -> tuple[int, int]:
 
 def _share(one: Layout, other: Layout) -> bool:
     try:
-        return np.shares_memory(_Ghost(one).array, _Ghost(other).array, max_work=MOST_WORK)  # type: ignore[arg-type]  any number is taken
+        return np.shares_memory(_Ghost(one).array, _Ghost(other).array, max_work=MOST_WORK)  # type: ignore[arg-type]  # the stubs know no other
     except np.exceptions.TooHardError:
         return True
 
