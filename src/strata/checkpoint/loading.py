@@ -57,8 +57,6 @@ class PartLoader:
 
     async def bytes(self) -> bytes:
         """A state of bytes."""
-        if len(self._part.tensors) != 1:
-            raise CheckpointDamaged(f"{self._where} says that {len(self._part.tensors)} tensors are one of bytes")
         await self._check_lengths([0])
         await self._read({}, {0})
         return self._blocks[0].tobytes()

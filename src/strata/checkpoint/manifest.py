@@ -20,6 +20,8 @@ from strata.errors import CheckpointDamaged, InvalidInput
 
 FORMAT = 1
 METADATA = "metadata.json"
+BYTES, TREE = "bytes", "tree"
+"""What the state of a part is."""
 DIGEST = "xxh3-128:"
 CHUNK_BYTES = 8 << 20
 MOST_TERMS = 10**9

@@ -33,7 +33,7 @@ from strata.checkpoint.writing import SnapshotWriter
 from strata.errors import Conflict, ObjectExists
 from strata.storage.threads import DaemonThreads
 
-BYTES, TREE = "bytes", "tree"
+BYTES, TREE = manifest.BYTES, manifest.TREE
 PUT_BYTES = 64 << 20
 """More goes up in parallel parts, which cannot be put where nothing is: see `stakes`."""
 STREAMED_BYTES = 32 << 20

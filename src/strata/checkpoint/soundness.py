@@ -1,4 +1,4 @@
-"""Whether a part's manifest can be true, asked before anything is allocated or read for it.
+"""Whether a part's manifest can be true, asked once, before anything is allocated or read for it or built from it.
 
 A digest tells that a manifest is the one that was named, not that whoever wrote it meant well. The law: every number in
 it that says where or how much is within what the files hold, so that nothing is read from elsewhere, and no memory is
@@ -10,9 +10,10 @@ from math import prod
 
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks.base import span
-from strata.checkpoint.manifest import CHUNK_BYTES, File, Part, Tensor, Tied
+from strata.checkpoint.manifest import BYTES, CHUNK_BYTES, TREE, File, Part, Tensor, Tied
 from strata.checkpoint.ties import SHIFT
 from strata.checkpoint.uncollected import uncollected
+from strata.checkpoint.wellformed import Nonsense, check_skeleton
 from strata.errors import CheckpointDamaged, InvalidInput
 from strata.storage.keys import check_key
 
@@ -28,28 +29,41 @@ def check_sound(part: Part, where: str) -> None:
             sizes = _tensor_sizes(part.tensors, [file.size for file in part.files])
             _check_total(sum(sizes), part.files)
             _check_leaves(part.leaves, sizes)
-    except (_Nonsense, InvalidInput) as error:
+    except (Nonsense, InvalidInput) as error:
+        raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
+    try:
+        _check_state(part, sizes)
+    except Nonsense as error:  # what a newer version may know is no damage
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
 
 
-class _Nonsense(Exception):
-    """What no writer of checkpoints would say."""
+def _check_state(part: Part, sizes: Sequence[int]) -> None:
+    if part.kind == BYTES:
+        if part.skeleton is not None or part.leaves != [0] or len(part.tensors) != 1:
+            raise Nonsense(f"{len(part.tensors)} tensors are one state of bytes")
+        return
+    if part.kind != TREE:
+        raise Nonsense(f"a state is no {part.kind[:40]!r}")
+    for number in check_skeleton(part.skeleton, len(part.leaves)):
+        leaf = part.leaves[number]
+        if isinstance(leaf, Tied) and leaf.offset is not None and size_of(leaf) > sizes[leaf.tensor]:
+            raise Nonsense(f"{leaf.name!r} has {size_of(leaf):,} bytes, and lies in {sizes[leaf.tensor]:,}")
 
 
 def _check_files(files: Sequence[File]) -> None:
     for file in files:
         check_key(file.path)
         if not 0 <= file.header_size <= file.size:
-            raise _Nonsense(f"the file {file.path!r} has {file.size:,} bytes and a header of {file.header_size:,}")
+            raise Nonsense(f"the file {file.path!r} has {file.size:,} bytes and a header of {file.header_size:,}")
 
 
 def _check_total(size: int, files: Sequence[File]) -> None:
     """No byte of a file is part of two tensors: else a small file could be read a thousand times over."""
     if len({file.path for file in files}) < len(files):
-        raise _Nonsense("it names a file twice")
+        raise Nonsense("it names a file twice")
     most = sum(file.size - file.header_size for file in files)
     if size > most:
-        raise _Nonsense(f"its tensors have {size:,} bytes, and its files {most:,}")
+        raise Nonsense(f"its tensors have {size:,} bytes, and its files {most:,}")
 
 
 def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[int]:
@@ -60,35 +74,40 @@ def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[
         outline = tensor.dtype, tensor.shape
         size = known.get(outline, -1)
         if size < 0:
-            size = known[outline] = _size_of(tensor)
+            size = known[outline] = _checked_size(tensor)
         held = 0
         for chunk in tensor.chunks:
             if chunk.size != min(CHUNK_BYTES, size - held):
-                raise _Nonsense(f"tensor {tensor.name!r} of {size:,} bytes has {chunk.size:,} in a chunk at {held:,}")
+                raise Nonsense(f"tensor {tensor.name!r} of {size:,} bytes has {chunk.size:,} in a chunk at {held:,}")
             if not (0 <= chunk.file < count and 0 <= chunk.at < chunk.at + chunk.size <= file_sizes[chunk.file]):
-                raise _Nonsense(f"tensor {tensor.name!r} has {chunk.size:,} bytes at {chunk.at:,} of no such file")
+                raise Nonsense(f"tensor {tensor.name!r} has {chunk.size:,} bytes at {chunk.at:,} of no such file")
             held += chunk.size
         if held != size:
-            raise _Nonsense(f"tensor {tensor.name!r} has {held:,} bytes, and a shape of {list(tensor.shape)}")
+            raise Nonsense(f"tensor {tensor.name!r} has {held:,} bytes, and a shape of {list(tensor.shape)}")
         if not 0 <= tensor.shift < SHIFT:
-            raise _Nonsense(f"tensor {tensor.name!r} is shifted by {tensor.shift}")
+            raise Nonsense(f"tensor {tensor.name!r} is shifted by {tensor.shift}")
         found.append(size)
     return found
 
 
-def _size_of(tensor: Tensor) -> int:
+def size_of(array: Tensor | Tied) -> int:
+    """In bytes, each of its elements for itself."""
+    return dtype_of(array.dtype).bytes * prod(array.shape)
+
+
+def _checked_size(tensor: Tensor) -> int:
     if len(tensor.shape) > MOST_DIMENSIONS:
-        raise _Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
+        raise Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
     if min(tensor.shape, default=0) < 0:
-        raise _Nonsense(f"tensor {tensor.name!r} has a shape of {list(tensor.shape)}")
-    return dtype_of(tensor.dtype).bytes * prod(tensor.shape)
+        raise Nonsense(f"tensor {tensor.name!r} has a shape of {list(tensor.shape)}")
+    return size_of(tensor)
 
 
 def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
     numbers = [leaf for leaf in leaves if not isinstance(leaf, Tied)]
     for number in (min(numbers, default=0), max(numbers, default=0)):
         if numbers and not 0 <= number < len(sizes):
-            raise _Nonsense(f"an array is tensor {number} of {len(sizes)}")
+            raise Nonsense(f"an array is tensor {number} of {len(sizes)}")
     for leaf in leaves:
         if isinstance(leaf, Tied):
             _check_tied(leaf, sizes)
@@ -96,11 +115,11 @@ def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
 
 def _check_tied(leaf: Tied, sizes: Sequence[int]) -> None:
     if not 0 <= leaf.tensor < len(sizes):
-        raise _Nonsense(f"{leaf.name!r} is tensor {leaf.tensor} of {len(sizes)}")
+        raise Nonsense(f"{leaf.name!r} is tensor {leaf.tensor} of {len(sizes)}")
     if leaf.offset is None:
         return
     if len(leaf.shape) != len(leaf.strides) or min(leaf.shape, default=1) < 1:
-        raise _Nonsense(f"{leaf.name!r} has a shape of {list(leaf.shape)} and strides of {list(leaf.strides)}")
+        raise Nonsense(f"{leaf.name!r} has a shape of {list(leaf.shape)} and strides of {list(leaf.strides)}")
     first, last = span(leaf.shape, leaf.strides, dtype_of(leaf.dtype).bytes)
     if leaf.offset + first < 0 or leaf.offset + last > sizes[leaf.tensor]:
-        raise _Nonsense(f"{leaf.name!r} lies outside of tensor {leaf.tensor}")
+        raise Nonsense(f"{leaf.name!r} lies outside of tensor {leaf.tensor}")

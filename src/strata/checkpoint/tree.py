@@ -214,7 +214,7 @@ class _Walk:
         node = {"items": self._items(value, name), "as": type(value).__name__}
         if type(value) is defaultdict:
             maker: Any = value.default_factory
-            if maker is not None and maker not in _DEFAULTS.values():
+            if maker is not None and maker not in DEFAULTS.values():
                 self.problems.append((name, f"a defaultdict that calls {maker!r} cannot be stored: make it a dict"))
                 return None
             node["default"] = None if maker is None else maker.__name__
@@ -231,7 +231,7 @@ _CONTAINERS: dict[type, Callable[[_Walk, Any, str], Node]] = {
     set: _Walk._set,
     frozenset: _Walk._set,
 }
-_DEFAULTS: dict[str, Callable[[], Any]] = {
+DEFAULTS: dict[str, Callable[[], Any]] = {
     "int": int,
     "float": float,
     "list": list,
@@ -372,7 +372,7 @@ class _Build:
         kind = node.get("as", "dict")
         if kind == "defaultdict":
             maker = node["default"]
-            return defaultdict(None if maker is None else _DEFAULTS[maker], pairs)
+            return defaultdict(None if maker is None else DEFAULTS[maker], pairs)
         if kind == "Counter":
             return Counter(dict(pairs))
         return OrderedDict(pairs) if kind == "OrderedDict" else dict(pairs)

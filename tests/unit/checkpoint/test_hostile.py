@@ -22,8 +22,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
+from strata.checkpoint.exporting import choose, only_part
 from strata.checkpoint.manifest import CHUNK_BYTES, digest_of
+from strata.checkpoint.pruning import pruned
+from strata.checkpoint.skeleton import array_kinds, plain_values, shown
+from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tree import _MAKERS
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
@@ -100,12 +105,25 @@ def read_everything(storage: StorageBackend) -> Exception | None:
             lambda: reader.load_slice("view", 0, 2),
             lambda: reader.verify(2),
             lambda: reader.describe(2),
+            lambda: look_at(storage),
         ):
             try:
                 read()
             except (CheckpointDamaged, InvalidInput, NotFound) as error:
                 refused = refused or error
     return refused
+
+
+def look_at(storage: StorageBackend) -> None:
+    """As the command line does, and the ways to other formats."""
+    store = Store(storage, "default")
+    _, part = background.run(only_part(store, Folder(2)))
+    assert array_kinds(part.skeleton).keys() == set(range(len(part.leaves)))
+    for node in plain_values(part.skeleton).values():
+        shown(node)
+    for wanted in (True, False):
+        pruned(part.skeleton, lambda number, wanted=wanted: wanted, lambda name, wanted=wanted: not wanted)
+    choose(part, "w")
 
 
 @pytest.fixture
@@ -409,6 +427,82 @@ def test_a_skeleton_is_a_state_or_a_clear_error(storage: MemoryStorage, skeleton
     forged.say_in_part(forged.part | {"skeleton": skeleton})
     read_everything(storage)
     forged.restore()
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {},
+        {"items": [[1]]},
+        {"items": [[{"dict": {}}, 1]]},
+        {"items": [], "as": "defaultdict", "default": "eval"},
+        {"dict": 5},
+        {"numpy": -1},
+        {"numpy": 99},
+        {"numpy": True},
+        {"numpy": [0]},
+        {"arrays": ["a"], "from": -1, "of": "numpy"},
+        {"arrays": ["a", "a"], "from": 0, "of": "numpy"},
+        {"arrays": ["a", "b", "c"] * 100, "from": 0, "of": "numpy"},
+        {"arrays": "ab", "from": 0, "of": "numpy"},
+        {"arrays": ["a"], "from": 0, "of": "bytes"},
+        {"arrays": ["a"], "from": 0},
+        {"named": "P", "fields": ["x"], "values": []},
+        {"tuple": {}},
+        {"int": "9" * 10_000},
+        {"int": "007"},
+        {"int": 7},
+        {"float": "1.5"},
+        {"complex": [1]},
+        {"torch.Size": ["a"]},
+        {"torch.dtype": 3},
+    ],
+    ids=lambda node: str(node)[:40],
+)
+def test_what_is_no_skeleton_is_damage_to_all_who_look(storage: MemoryStorage, node: Any) -> None:
+    forged = Forgery(storage, 2)
+    forged.say_in_part(forged.part | {"skeleton": [forged.part["skeleton"], node]})
+    with pytest.raises(CheckpointDamaged, match=r"part-0-\S+json cannot be true: its skeleton (holds|has)"):
+        look_at(storage)
+    with CheckpointReader(storage) as reader, pytest.raises(CheckpointDamaged, match="cannot be true"):
+        reader.load(2)
+    forged.restore()
+
+
+@pytest.mark.parametrize("again", [{"numpy": 2}, {"arrays": ["x", "y"], "from": 1, "of": "torch"}])
+def test_every_array_has_one_place(storage: MemoryStorage, again: Any) -> None:
+    forged = Forgery(storage, 2)
+    forged.say_in_part(forged.part | {"skeleton": [again, forged.part["skeleton"]]})
+    assert re.search("array [12] is in two places", str(read_everything(storage)))
+    forged.say_in_part(forged.part | {"skeleton": [again]})
+    assert "array 0 is nowhere" in str(read_everything(storage))
+    forged.restore()
+
+
+def test_a_skeleton_from_the_future_is_no_damage(storage: MemoryStorage) -> None:
+    forged = Forgery(storage, 2)
+    forged.say_in_part(forged.part | {"skeleton": {"hologram": {"numpy": 0}}})
+    with pytest.raises(InvalidInput, match="holds a 'hologram', which this version of Strata does not know: upgrade"):
+        look_at(storage)
+    forged.restore()
+
+
+def test_a_state_is_a_tree_or_bytes(storage: MemoryStorage) -> None:
+    forged = Forgery(storage, 2)
+    for kind in ("bytes", "wood"):
+        forged.say_in_part(forged.part | {"kind": kind})
+        assert "cannot be true" in str(read_everything(storage))
+    forged.restore()
+
+
+def test_no_bytes_are_more_than_the_file_holds(disk: LocalStorage, forgery: Forgery) -> None:
+    part = forgery.part
+    number = part["skeleton"]["dict"]["plain"]["dict"]["raw"]["bytes"]
+    part["leaves"][number] = {
+        "name": "plain/raw", "tensor": 0, "dtype": "uint8", "shape": [10**9], "offset": 0, "strides": [0],
+    }  # fmt: skip
+    forgery.say_in_part(part)
+    assert "'plain/raw' has 1,000,000,000 bytes, and lies in 24" in refusal(disk)
 
 
 def test_the_true_one_still_loads() -> None:

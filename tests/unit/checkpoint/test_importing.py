@@ -75,6 +75,15 @@ def weights(tmp_path: Path) -> Path:
     return path
 
 
+def test_names_of_more_levels_than_a_state_has_are_refused(tmp_path: Path) -> None:
+    """It would be taken in, and never loaded."""
+    path = tmp_path / "deep.safetensors"
+    save_file({"/".join("a" * 200): torch.ones(1), "b": torch.ones(2)}, path)
+    with pytest.raises(InvalidInput, match=r"more than 128 levels\. Leave that out by choosing keys"):
+        taken(path)
+    assert_same(taken(path, keys=["b"]), {"b": torch.ones(2)})
+
+
 def test_a_file_becomes_a_tree(weights: Path) -> None:
     assert_same(_sorted(taken(weights)), _sorted(TREE))
 

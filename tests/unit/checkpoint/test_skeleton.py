@@ -9,6 +9,7 @@ import torch
 from strata.checkpoint.preparing import Planner
 from strata.checkpoint.skeleton import array_kinds, ends, plain_values, shown, value_numbers
 from strata.checkpoint.tree import flatten
+from strata.checkpoint.wellformed import check_skeleton
 
 Pair = namedtuple("Pair", "left right")
 
@@ -86,4 +87,5 @@ def test_what_is_stored_like_an_array_is_told_from_those_that_are() -> None:
     for state in (STATE, {"bytes": np.ones(1), "scalar": {"torch": b"x"}}, [b"x", {"arrays": torch.ones(1)}], b"x"):
         skeleton = flatten(state).skeleton
         kinds = array_kinds(skeleton)
+        assert {*check_skeleton(skeleton, len(kinds))} == value_numbers(skeleton)
         assert value_numbers(skeleton) == {n for n, kind in kinds.items() if kind in ("bytes", "bytearray", "scalar")}

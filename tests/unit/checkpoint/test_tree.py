@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from strata.checkpoint.frameworks import framework_named
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.tree import flatten, unflatten
+from strata.checkpoint.wellformed import check_skeleton
 from strata.errors import InvalidInput, Unstorable
 from tests.unit.checkpoint.states import assert_same
 
@@ -26,6 +27,7 @@ def round_trip(state: Any) -> Any:
     """Through JSON, as a manifest is."""
     flat = flatten(state)
     skeleton = msgspec.json.decode(msgspec.json.encode(flat.skeleton))
+    check_skeleton(skeleton, len(flat.leaves))
 
     def array(number: int, package: str) -> Any:
         leaf = flat.leaves[number]
@@ -234,6 +236,14 @@ def test_a_state_that_contains_itself_is_refused() -> None:
     state["a"].append(state)
     with pytest.raises(Unstorable, match="a/1: it contains itself"):
         flatten(state)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda inner: {"a": inner[0]}, lambda inner: {(1, 2): inner[0]}])
+def test_a_state_of_as_many_levels_as_may_be_comes_back(kind: Any) -> None:
+    state: Any = float("inf")
+    for _ in range(127):
+        state = kind([state])
+    assert_same(round_trip(state), state)
 
 
 def test_a_state_without_end_is_refused() -> None:

@@ -12,6 +12,7 @@ from strata.checkpoint.matching import Keys, chooser
 from strata.checkpoint.names import ROOT, Names, below, key_of
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.tree import Node, flatten
+from strata.checkpoint.wellformed import Nonsense, check_skeleton
 from strata.errors import InvalidInput, Unstorable
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -77,6 +78,10 @@ def grown(
         tree[item.path[0]] = _Value(item.what)
     growth = _Growth(package)
     skeleton = growth.node(_with_lists(tree), "")
+    try:
+        check_skeleton(skeleton, len(growth.outlines))
+    except Nonsense as error:
+        raise InvalidInput(f"it cannot be a state: {error}. Leave that out by choosing keys") from error
     leaves: list[Any] = list(range(len(growth.outlines)))
     return Content(0, TREE, skeleton, leaves, growth.outlines), growth.numbers
 
