@@ -10,7 +10,7 @@ import msgspec
 
 from strata.checkpoint.assembling import Assembler
 from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.leaves import Leaf, LeafSupply, leaves_of
+from strata.checkpoint.leaves import Leaf, LeafSupply, check_leaf, leaves_of
 from strata.checkpoint.manifest import Metadata, Part
 from strata.checkpoint.matching import Keys, chooser
 from strata.checkpoint.plan import FilePlan, Wanted, planned_file
@@ -94,6 +94,7 @@ def choose(
     _check_names(name for name, _ in named)
     for name, leaf in named:
         _check_dtype(name, leaf)
+        check_leaf(part, leaf)
     return Choice(named, len(wanted) - sum(kinds[leaf.number] in PACKAGES for leaf in wanted))
 
 

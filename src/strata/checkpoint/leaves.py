@@ -12,6 +12,7 @@ from strata.checkpoint.frameworks import Block
 from strata.checkpoint.frameworks.base import dense_strides, span
 from strata.checkpoint.loading import names_of
 from strata.checkpoint.manifest import Part, Tied
+from strata.checkpoint.soundness import check_expanded, size_of
 from strata.checkpoint.store import Store
 from strata.checkpoint.supplying import PartSupply, outline_of
 
@@ -67,11 +68,16 @@ def _leaf(part: Part, number: int, name: str, leaf: int | Tied) -> Leaf:
     return Leaf(name, number, leaf.tensor, leaf.dtype, leaf.shape, leaf.offset, strides, False, True)
 
 
+def check_leaf(part: Part, leaf: Leaf) -> None:
+    """InvalidInput for one that cannot be written out."""
+    check_expanded(leaf.name, leaf.size, size_of(part.tensors[leaf.tensor]))
+
+
 class LeafSupply:
     """Of some leaves, numbered as they are given. Memory for one that has gaps, and none for others."""
 
     def __init__(self, store: Store, part: Part, leaves: Sequence[Leaf]) -> None:
-        self._leaves = leaves
+        self._part, self._leaves = part, leaves
         self._supply = PartSupply(store, part)
         self._gathered: tuple[int, Block] | None = None
 
@@ -88,6 +94,7 @@ class LeafSupply:
 
     async def whole(self, number: int) -> Block:
         """All bytes of one."""
+        check_leaf(self._part, self._leaves[number])
         target = np.empty(self._leaves[number].size, np.uint8)
         await self([Stretch(number, 0, target)] if len(target) else [])
         return target
@@ -97,6 +104,7 @@ class LeafSupply:
             return self._gathered[1]
         leaf, item = self._leaves[number], dtype_of(self._leaves[number].dtype).bytes
         assert leaf.strides is not None
+        check_leaf(self._part, leaf)
         first, last = leaf.span
         block = np.empty(last - first, np.uint8)
         await self._supply([Stretch(leaf.tensor, first, block)])

@@ -27,6 +27,7 @@ from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
 from strata.checkpoint.slices import Box, Index, box_of, chunks_for, sparse_memory, with_bytes
+from strata.checkpoint.soundness import check_expanded, size_of
 from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
 from strata.checkpoint.ties import apart
@@ -38,6 +39,8 @@ from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, N
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration)
 """What putting a state together raises if its skeleton is none."""
 TOLD = 5
+WITH_VIEWS = ("numpy", "torch")
+"""Whose arrays may share memory with others."""
 
 
 def names_of(part: Part) -> list[str]:
@@ -88,6 +91,7 @@ class PartLoader:
     async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
         pairs, new = self._pairs(flatten(template, template=True).leaves, rename, report, strictly)
+        self._check_expanded(number for number, _ in pairs)
         given: dict[int, Any] = {}
         same: dict[Any, int] = {}
         to_fill, to_make = [], []
@@ -181,6 +185,7 @@ class PartLoader:
             else:
                 later.append((number, leaf))
         _check_changeable(leaf for _, leaf in later)
+        self._check_expanded(number for number, _ in later)
         needed = {self._tensor(number) for number in (*(number for number, _ in later), *new)}
         try:
             await self._read(blocks, needed - blocks.keys(), scattered)
@@ -218,7 +223,9 @@ class PartLoader:
         box = box_of(shape, index)
         await self._check_lengths([self._tensor(number)])
         whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, box))
-        part = np.ascontiguousarray(whole[with_bytes(index)])
+        found = whole[with_bytes(index)]
+        check_expanded(name, found.nbytes, self._stored_bytes(number))
+        part = np.ascontiguousarray(found)
         with self._making_sense():
             kind = array_kinds(self._part.skeleton)[number]
             package = framework_named("numpy" if kind in VALUES else kind)
@@ -293,6 +300,7 @@ class PartLoader:
         """Those that can all be filled: what is shared here, and stored apart, is read and compared before."""
         if not self._doubtful:
             return pairs
+        self._check_expanded(number for number, _ in self._doubtful)
         tensors = {self._tensor(number) for number, _ in self._doubtful}
         await self._check_lengths(tensors)
         await self._read({}, tensors)
@@ -333,9 +341,20 @@ class PartLoader:
         tensor = self._part.tensors[leaf]
         return tensor.dtype, tensor.shape
 
+    def _stored_bytes(self, number: int) -> int:
+        return size_of(self._part.tensors[self._tensor(number)])
+
+    def _check_expanded(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            leaf = self._part.leaves[number]
+            if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
+                check_expanded(leaf.name, size_of(leaf), self._stored_bytes(number))
+
     def _array(self, number: int, package: str) -> Any:
         leaf = self._part.leaves[number]
         if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
+            if package not in WITH_VIEWS:
+                raise CheckpointDamaged(f"{self._where} says that {leaf.name!r} of {package} is a view, which has none")
             return self._view(leaf, leaf.tensor, framework_named(package))
         tensor, made = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf, self._made[package]
         known = made.get(tensor)

@@ -19,6 +19,11 @@ from strata.storage.keys import check_key
 
 MOST_DIMENSIONS = 64
 """No package has arrays of more."""
+EXPANDED_BYTES = 64 << 20
+EXPANDED_TIMES = 16
+"""Elements of a view may be one in memory, as `expand` makes them. Written out one by one such a view may take the
+first or, of the bytes that are stored for it, the second, whichever is more: masks and positions that are expanded over
+a batch or heads are within that, and a file of a few bytes cannot ask for all memory."""
 
 
 def check_sound(part: Part, where: str) -> None:
@@ -35,6 +40,15 @@ def check_sound(part: Part, where: str) -> None:
         _check_state(part, sizes)
     except Nonsense as error:  # what a newer version may know is no damage
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
+
+
+def check_expanded(name: str, size: int, stored: int) -> None:
+    """InvalidInput for a view that cannot be written out: to be asked before memory is taken for that."""
+    if size > max(EXPANDED_BYTES, EXPANDED_TIMES * stored):
+        raise InvalidInput(
+            f"{name!r} has {size:,} bytes, and {stored:,} are stored, since many of its elements are one in memory: it "
+            "is not written out. Leave it out; load() makes a view of it, and load_slice gives a part"
+        )
 
 
 def _check_state(part: Part, sizes: Sequence[int]) -> None:

@@ -77,6 +77,13 @@ def test_tensors_are_written_under_their_names(tmp_path: Path) -> None:
     assert (expected, sum(seen)) == ([size], size)
 
 
+def test_what_is_one_in_memory_is_written_out(tmp_path: Path) -> None:
+    mask = torch.rand(256, 256) > 0.5
+    expanded = mask.expand(1 << 10, 256, 256)  # exactly as much as may be
+    export(saved({"mask": mask, "expanded": expanded}), tmp_path)
+    assert_same_tensors(read(tmp_path), {"mask": mask, "expanded": expanded})
+
+
 def test_keys_choose_and_a_prefix_is_stripped(tmp_path: Path) -> None:
     made = export(saved(STATE), tmp_path, keys=["model/*"], strip="model/", file="weights.safetensors")
     assert made.files == ["weights.safetensors"]

@@ -25,7 +25,9 @@ from hypothesis import strategies as st
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.checkpoint.exporting import choose, only_part
-from strata.checkpoint.manifest import CHUNK_BYTES, digest_of
+from strata.checkpoint.foreign.dcp_writing import export_dcp
+from strata.checkpoint.leaves import LeafSupply, leaves_of
+from strata.checkpoint.manifest import CHUNK_BYTES, Part, digest_of
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
 from strata.checkpoint.store import Folder, Store
@@ -493,6 +495,51 @@ def test_a_state_is_a_tree_or_bytes(storage: MemoryStorage) -> None:
         forged.say_in_part(forged.part | {"kind": kind})
         assert "cannot be true" in str(read_everything(storage))
     forged.restore()
+
+
+ENDLESS = {"shape": [1 << 36], "strides": [0]}
+
+
+def test_no_view_is_written_out_that_has_far_more_than_is_stored(
+    disk: LocalStorage, forgery: Forgery, tmp_path: Path
+) -> None:
+    part = forgery.part
+    next(leaf for leaf in part["leaves"] if isinstance(leaf, dict) and "offset" in leaf).update(ENDLESS)
+    forgery.say_in_part(part)
+    told = r"'view' has 549,755,813,888 bytes, and 96 are stored"
+    template = {"view": torch.empty(1 << 36, dtype=torch.float64, device="meta")}
+    mine = {"view": np.lib.stride_tricks.as_strided(np.zeros(1), (1 << 36,), (0,))}
+    store = Store(disk, "default")
+    _, found = background.run(only_part(store, Folder(2)))
+    with nothing_outside(disk.root), CheckpointReader(disk) as reader:
+        assert reader.load(2)["view"].shape == (1 << 36,)
+        assert reader.load_slice("view", slice(0, 3), 2).tolist() == [2, 2, 2]
+        for read in (
+            lambda: reader.load_slice("view", ..., 2),
+            lambda: reader.load_slice("view", slice(1, 1 << 24), 2),
+            lambda: reader.load(2, like=template, strict=False),
+            lambda: reader.load(2, into=mine, strict=False),
+            lambda: choose(found, "view"),
+            lambda: background.run(LeafSupply(store, found, leaves_of(found)).whole(view_number(found))),
+        ):
+            with pytest.raises(InvalidInput, match=r"'view' has [\d,]+ bytes, and 96 are stored"):
+                read()
+    with pytest.raises(InvalidInput, match=told):
+        background.run(export_dcp(store, Folder(2), found, str(tmp_path / "dcp")))
+    assert not (tmp_path / "dcp").exists()
+    background.run(export_dcp(store, Folder(2), found, str(tmp_path / "dcp"), wants=lambda name: name == "w"))
+
+
+def view_number(part: Part) -> int:
+    return next(leaf.number for leaf in leaves_of(part) if leaf.name == "view")
+
+
+def test_a_package_without_views_has_none(disk: LocalStorage, forgery: Forgery) -> None:
+    part = forgery.part
+    part["skeleton"]["dict"]["view"] = {"jax": part["skeleton"]["dict"]["view"]["numpy"]}
+    forgery.say_in_part(part)
+    with CheckpointReader(disk) as reader, pytest.raises(CheckpointDamaged, match="'view' of jax is a view"):
+        reader.load(2)
 
 
 def test_no_bytes_are_more_than_the_file_holds(disk: LocalStorage, forgery: Forgery) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata.checkpoint.exporting import Exported, Meter
 from strata.checkpoint.frameworks import framework_named
-from strata.checkpoint.leaves import Leaf, LeafSupply, leaves_of
+from strata.checkpoint.leaves import Leaf, LeafSupply, check_leaf, leaves_of
 from strata.checkpoint.manifest import Part
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.readers import marked
@@ -88,6 +88,7 @@ class _Export:
         from strata.checkpoint.frameworks.torch import torch_dtype
 
         leaf = self._leaves[number]
+        check_leaf(self._part, leaf)
         if self._kinds[number] not in PACKAGES:  # bytes, or a number, that stand among the values
             return framework_named("numpy").make(leaf.dtype, leaf.shape, self._bytes(leaf))
         made = torch.empty(leaf.shape, dtype=torch_dtype(leaf.dtype), device="meta")
