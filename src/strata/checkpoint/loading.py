@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from strata.checkpoint import manifest
+from strata.checkpoint.classes import in_classes_of
 from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
@@ -83,14 +84,17 @@ class PartLoader:
         `strictly` is what to call the checkpoint in the error that tells what does not fit; None takes what does.
         """
         with uncollected():
-            pairs, new = self._pairs(flatten(state).leaves, rename, report, strictly)
+            found = flatten(state, told="this cannot be loaded into").leaves
+            pairs, new = self._pairs(found, rename, report, strictly)
         pairs = await self._agreeing(pairs, report, strictly)
         await self._fill(pairs, new)
-        return self._tree_with({number: leaf.value for number, leaf in pairs}, new)
+        tree = self._tree_with({number: leaf.value for number, leaf in pairs}, new)
+        return in_classes_of(state, tree, self._part.skeleton)
 
     async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
-        pairs, new = self._pairs(flatten(template, template=True).leaves, rename, report, strictly)
+        found = flatten(template, template=True, told="this is no template").leaves
+        pairs, new = self._pairs(found, rename, report, strictly)
         self._check_expanded(number for number, _ in pairs)
         given: dict[int, Any] = {}
         same: dict[Any, int] = {}
@@ -110,7 +114,7 @@ class PartLoader:
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
-        return self._tree_with(given, new)
+        return in_classes_of(template, self._tree_with(given, new), self._part.skeleton)
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
         where = getattr(leaf.value, "device", None)

@@ -47,14 +47,14 @@ class Flat(NamedTuple):
     leaves: list[Leaf]
 
 
-def flatten(state: Any, *, template: bool = False) -> Flat:
+def flatten(state: Any, *, template: bool = False, told: str = "the state cannot be stored") -> Flat:
     """Raises Unstorable, naming the places of what cannot be stored. The arrays of a template need no data."""
     walk = _Walk(template)
     skeleton = walk.node(state, "")
     if walk.problems:
-        told = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
-        more = len(walk.problems) - len(told)
-        raise Unstorable("the state cannot be stored. " + "; ".join(told) + (f"; and {more} more" if more else ""))
+        some = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
+        more = len(walk.problems) - len(some)
+        raise Unstorable(f"{told}. " + "; ".join(some) + (f"; and {more} more" if more else ""))
     return Flat(skeleton, walk.leaves)
 
 
@@ -319,7 +319,8 @@ def _as_numpy(value: Any) -> "np.ndarray[Any, Any]":
 
 def _advice(value: object) -> str:
     if isinstance(value, str):
-        return "it is no text that could be written down"
+        own = "it is text of a class of its own, so store str(it)"
+        return "it is no text that could be written down" if type(value) is str else own
     if callable(value):
         return "a checkpoint holds no code"
     if isinstance(value, dict):

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.manifest import CHUNK_BYTES
 from strata.checkpoint.slices import box_of, chunks_for, with_bytes
-from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StorageUnavailable
+from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StorageUnavailable, Unstorable
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.states import assert_same
@@ -51,6 +51,38 @@ def test_a_template_that_does_not_fit_is_told(manager: CheckpointManager) -> Non
     assert manager.load(like=template, strict=False) == {"step": 7}
     assert manager.last_load.missing == ["model/more"]
     assert manager.last_load.unexpected == ["model/b"]
+
+
+class Adam(NamedTuple):
+    count: Any
+    mu: Any
+
+
+class Chain(NamedTuple):
+    inner: Any
+
+
+def test_named_tuples_are_of_the_classes_of_what_they_are_loaded_into_or_like() -> None:
+    state = {"opt": (Adam(np.int32(3), {"w": np.ones(2)}), [Chain(Adam(1, np.ones(1)))]), "other": Chain(1)}
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.save(state, step=1)
+        for how in ("into", "like"):
+            given = {"opt": (Adam(np.int32(0), {"w": np.zeros(2)}), [Chain(Adam(1, np.zeros(1)))]), "other": Adam(1, 2)}
+            found = manager.load(**{how: given})
+            assert type(found["opt"][0]) is Adam
+            assert type(found["opt"][1][0]) is Chain
+            assert type(found["opt"][1][0].inner) is Adam
+            assert type(found["other"]).__name__ == "Chain"
+            assert_same(found["opt"][0].mu["w"], np.ones(2))
+            assert (found["opt"][0].mu["w"] is given["opt"][0].mu["w"]) == (how == "into")  # type: ignore[index, union-attr]
+            assert found["opt"][0].count == 3
+
+
+def test_what_cannot_be_loaded_into_is_told_as_that(manager: CheckpointManager) -> None:
+    with pytest.raises(Unstorable, match=r"this cannot be loaded into. the state itself: a torch"):
+        manager.load(into=torch.nn.Linear(1, 1))
+    with pytest.raises(Unstorable, match=r"this is no template. model: "):
+        manager.load(like={"model": object()})
 
 
 def test_names_are_changed_on_the_way(manager: CheckpointManager) -> None:
