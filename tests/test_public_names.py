@@ -41,6 +41,7 @@ PUBLIC_NAMES = [
     "SaveFailed",
     "SaveHandle",
     "SaveReplaced",
+    "SaveSkipped",
     "ShardAssignment",
     "ShardManager",
     "StaleGeneration",

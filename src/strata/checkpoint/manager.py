@@ -372,7 +372,7 @@ class CheckpointManager(CheckpointReader):
         await _on_loop(self._in_time(self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
-        await self._checkpoints.unpin(await self._checkpoints.find(whole_number(step, "step")))
+        await self._checkpoints.unpin(await self._checkpoints.find_to_delete(whole_number(step, "step")))
 
     def close(self) -> None:
         """Once what is under way is committed, and uploaded. Raises a failure that nobody was told of yet."""

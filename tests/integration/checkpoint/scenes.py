@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
+from strata.checkpoint.store import Folder
 from tests.unit.checkpoint.states import assert_same
 
 JOB = "default/checkpoints"
@@ -113,8 +115,9 @@ def go_back(root: Path, kind: Kind) -> None:
 
 
 def delete(root: Path, kind: Kind) -> None:
+    """Though it is pinned, as `strata ckpt rm --force` does."""
     with manager_of(root, kind, keep_count=None) as manager:
-        manager.delete(1)
+        background.run(manager._checkpoints.delete([Folder(1)]))
 
 
 def pin_and_unpin(root: Path, kind: Kind) -> None:
