@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from strata.checkpoint.lineage import LINEAGE, Lineage, read_lineage, rebuilt
 from strata.checkpoint.loading import PartLoader, names_of
+from strata.checkpoint.locating import jobs_in
 from strata.checkpoint.manifest import METADATA, MOST_TERMS, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
 from strata.checkpoint.opened import Opened
@@ -30,6 +31,7 @@ from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFo
 logger = logging.getLogger("strata.checkpoint")
 
 PINS = "pins"
+TOLD = 5
 _PART = re.compile(r"[^/]+/part-\d+-(\d+-[0-9a-f]+)\.json")
 """A part's manifest, and whose it is."""
 
@@ -140,7 +142,9 @@ class Checkpoints:
         if step is None:
             latest = await self.latest()
             if latest is None:
-                raise NotFound(f"there is no committed checkpoint in {self.where}")
+                jobs = [job for job in await jobs_in(self.store.storage) if job != self.store.job]
+                there = f"; there are some of {', '.join(jobs[:TOLD])}: say which with job_id" if jobs else ""
+                raise NotFound(f"there is no committed checkpoint in {self.where}{there}")
             return latest
         line = await self.line()
         if step in line:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from strata.checkpoint.saving import Report
-from strata.errors import SaveSkipped
+from strata.errors import SaveReplaced, SaveSkipped
 from strata.texts import readable_bytes
 
 
@@ -36,11 +36,14 @@ class SaveHandle:
 
     @property
     def status(self) -> str:
-        """staging, writing, committed, skipped or failed."""
+        """staging, writing, committed, skipped, replaced or failed."""
         if self.skipped:
             return "skipped"
         if self._future.done():
-            return "failed" if self._future.exception() else "committed"
+            error = self._future.exception()
+            if isinstance(error, SaveReplaced):
+                return "replaced"
+            return "failed" if error else "committed"
         return "writing" if self._staged.is_set() else "staging"
 
     @property

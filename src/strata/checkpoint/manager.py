@@ -186,26 +186,26 @@ class CheckpointReader:
     def _loaded(self, step: int) -> None:
         """For whoever saves on from there."""
 
-    async def _in_time(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+    async def _in_time(self, work: Callable[[], Coroutine[Any, Any, T]], doing: str) -> T:
         """What has no timeout of its own is given up, too, when a call to the storage is stuck."""
-        return await watched(work, f"{doing} of {self.url}", self._stuck_seconds)
+        return await watched(work(), f"{doing} of {self.url}", self._stuck_seconds)
 
     def list_checkpoints(self) -> list[int]:
         """The steps that can be gone back to, in order."""
-        return background.run(self._in_time(self._steps(), "listing the checkpoints"))
+        return background.run(self._in_time(self._steps, "listing the checkpoints"))
 
     async def list_checkpoints_async(self) -> list[int]:
-        return await _on_loop(self._in_time(self._steps(), "listing the checkpoints"))
+        return await _on_loop(self._in_time(self._steps, "listing the checkpoints"))
 
     async def _steps(self) -> list[int]:
         return sorted(await self._checkpoints.line())
 
     def latest_step(self) -> int | None:
         """None if there is no checkpoint."""
-        return background.run(self._in_time(self._latest(), "looking for the latest checkpoint"))
+        return background.run(self._in_time(self._latest, "looking for the latest checkpoint"))
 
     async def latest_step_async(self) -> int | None:
-        return await _on_loop(self._in_time(self._latest(), "looking for the latest checkpoint"))
+        return await _on_loop(self._in_time(self._latest, "looking for the latest checkpoint"))
 
     async def _latest(self) -> int | None:
         latest = await self._checkpoints.latest()
@@ -213,10 +213,10 @@ class CheckpointReader:
 
     def describe(self, step: int | None = None) -> Metadata:
         """What a checkpoint says of itself."""
-        return background.run(self._in_time(self._describe(step), "describing a checkpoint"))
+        return background.run(self._in_time(lambda: self._describe(step), "describing a checkpoint"))
 
     async def describe_async(self, step: int | None = None) -> Metadata:
-        return await _on_loop(self._in_time(self._describe(step), "describing a checkpoint"))
+        return await _on_loop(self._in_time(lambda: self._describe(step), "describing a checkpoint"))
 
     async def _describe(self, step: int | None) -> Metadata:
         return await self._at(step, self._checkpoints.metadata)
@@ -241,10 +241,10 @@ class CheckpointReader:
 
     def tiers(self) -> Standing:
         """Where each checkpoint is: on the local disk, behind it, or on its way."""
-        return background.run(self._in_time(self._standing(), "looking where the checkpoints are"))
+        return background.run(self._in_time(self._standing, "looking where the checkpoints are"))
 
     async def tiers_async(self) -> Standing:
-        return await _on_loop(self._in_time(self._standing(), "looking where the checkpoints are"))
+        return await _on_loop(self._in_time(self._standing, "looking where the checkpoints are"))
 
     async def _standing(self) -> Standing:
         return await look_around(self._checkpoints, self._uploader)
@@ -342,10 +342,10 @@ class CheckpointManager(CheckpointReader):
 
     def delete(self, step: int) -> None:
         """Remove a checkpoint. Refused if it is pinned."""
-        background.run(self._in_time(self._delete(step), f"deleting step {step}"))
+        background.run(self._in_time(lambda: self._delete(step), f"deleting step {step}"))
 
     async def delete_async(self, step: int) -> None:
-        await _on_loop(self._in_time(self._delete(step), f"deleting step {step}"))
+        await _on_loop(self._in_time(lambda: self._delete(step), f"deleting step {step}"))
 
     async def _delete(self, step: int) -> None:
         folder = await self._checkpoints.find_to_delete(whole_number(step, "step"))
@@ -357,19 +357,19 @@ class CheckpointManager(CheckpointReader):
 
     def pin(self, step: int) -> None:
         """Keep it, whatever retention says."""
-        background.run(self._in_time(self._pin(step), f"pinning step {step}"))
+        background.run(self._in_time(lambda: self._pin(step), f"pinning step {step}"))
 
     async def pin_async(self, step: int) -> None:
-        await _on_loop(self._in_time(self._pin(step), f"pinning step {step}"))
+        await _on_loop(self._in_time(lambda: self._pin(step), f"pinning step {step}"))
 
     async def _pin(self, step: int) -> None:
         await self._checkpoints.pin(await self._checkpoints.find(whole_number(step, "step")))
 
     def unpin(self, step: int) -> None:
-        background.run(self._in_time(self._unpin(step), f"unpinning step {step}"))
+        background.run(self._in_time(lambda: self._unpin(step), f"unpinning step {step}"))
 
     async def unpin_async(self, step: int) -> None:
-        await _on_loop(self._in_time(self._unpin(step), f"unpinning step {step}"))
+        await _on_loop(self._in_time(lambda: self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
         await self._checkpoints.unpin(await self._checkpoints.find_to_delete(whole_number(step, "step")))

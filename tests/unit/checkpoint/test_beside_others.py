@@ -195,7 +195,7 @@ def test_a_save_that_is_replaced_is_over_before_the_next_one_begins() -> None:
         second = manager.save_async({"w": np.zeros(10)}, step=2)
         assert running.over.done()
         assert manager._checkpoints.taken <= {"step_2", "step_2-1"}
-        assert first.status == "failed"
+        assert first.status == "replaced"
         second.result()
         assert manager.list_checkpoints() == [2]
         storage.release()

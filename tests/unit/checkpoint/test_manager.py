@@ -1,6 +1,7 @@
 """Saving and loading through the manager, on a memory and on a disk."""
 
 import asyncio
+import gc
 import math
 import os
 import subprocess
@@ -725,3 +726,19 @@ def test_a_failure_that_the_copy_raised_is_not_raised_again() -> None:
         manager.save({"w": np.zeros(40 << 20, np.uint8)}, step=1)
     manager.wait()
     manager.close()
+
+
+def test_other_jobs_are_told_where_there_is_nothing_of_this_one(storage: StorageBackend) -> None:
+    with CheckpointManager(storage, job_id="gpt") as manager:
+        manager.save({}, step=1)
+    with pytest.raises(NotFound, match="there are some of gpt: say which with job_id"):
+        CheckpointReader(storage).load()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_listener_that_asks_the_manager_is_told_that_it_cannot(caplog: pytest.LogCaptureFixture) -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.listen(lambda event: manager.latest_step())  # type: ignore[arg-type, return-value]
+        manager.save({}, step=1)
+        gc.collect()
+    assert "on its own loop thread" in caplog.text
