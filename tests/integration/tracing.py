@@ -3,11 +3,12 @@
 import os
 import shutil
 import subprocess
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.integration.storage.crashing import fork
 
 
 def strace_program() -> str:
@@ -22,19 +23,13 @@ def under_strace(strace: str, inject: str, body: Callable[[], None], tmp_path: P
     begin_read, begin_write = os.pipe()
     ready_read, ready_write = os.pipe()
 
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.close(begin_write)
-            os.write(ready_write, b"x")
-            if os.read(begin_read, 1):
-                body()
-            code = 0
-        except BaseException:  # noqa: BLE001  the parent sees the code
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+    def wait_and_run() -> None:
+        os.close(begin_write)
+        os.write(ready_write, b"x")
+        if os.read(begin_read, 1):
+            body()
+
+    child = fork(wait_and_run)
     os.close(begin_read)
     os.close(ready_write)
     os.read(ready_read, 1)

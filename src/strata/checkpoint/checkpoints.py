@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from strata.checkpoint.lineage import LINEAGE, Lineage, read_lineage, rebuilt
 from strata.checkpoint.loading import PartLoader, names_of
-from strata.checkpoint.locating import jobs_in
+from strata.checkpoint.locating import jobs_in, some_jobs
 from strata.checkpoint.manifest import METADATA, MOST_TERMS, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
 from strata.checkpoint.opened import Opened
@@ -31,7 +31,6 @@ from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFo
 logger = logging.getLogger("strata.checkpoint")
 
 PINS = "pins"
-TOLD = 5
 _PART = re.compile(r"[^/]+/part-\d+-(\d+-[0-9a-f]+)\.json")
 """A part's manifest, and whose it is."""
 
@@ -49,9 +48,11 @@ class Damage(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What there is: the line, by step, and what is wrong with checkpoints that nobody can say are on it."""
+    """What there is: checkpoints whose manifests are sound, those of them that are on the line, by step, and what is
+    wrong with the others, of which nobody can say whether they are."""
 
     lineage: Lineage
+    sound: list[tuple[Folder, Metadata]]
     line: dict[int, Folder]
     damaged: dict[Folder, Damage]
 
@@ -66,6 +67,14 @@ class Survey(NamedTuple):
                     f"{folder.step} first"
                 )
         return self.line[newest] if self.line else None
+
+    def at(self, step: int) -> Folder | None:
+        """On the line, or else the latest run's. CheckpointDamaged if none that has this step is sound."""
+        same = [(metadata.term, folder) for folder, metadata in self.sound if folder.step == step]
+        for folder, damage in self.damaged.items():
+            if folder.step == step and not same:
+                raise damage.error
+        return self.line.get(step) or max(same, default=(0, None))[1]
 
 
 class Checkpoints:
@@ -85,6 +94,11 @@ class Checkpoints:
     @property
     def where(self) -> str:
         return f"{self.store.storage.url}/{self.store.root}"
+
+    @property
+    def everywhere(self) -> str:
+        """Wherever any could be."""
+        return self.where
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
         """Every committed checkpoint whose manifest is sound, on the line or not."""
@@ -116,46 +130,36 @@ class Checkpoints:
 
     async def line(self) -> dict[int, Folder]:
         """Those that lead to where the job is now, by step."""
-        return (await self._survey()).line
+        return (await self.survey()).line
 
-    async def _survey(self) -> Survey:
+    async def survey(self) -> Survey:
+        """All of it, at one moment."""
         lineage = await read_lineage(self.store)
         sound, damaged = await self.look()
         if not lineage.terms:
             lineage = rebuilt(metadata for _, metadata in sound)
             if lineage.terms:
                 logger.warning("%s/%s is missing: it is taken from the checkpoints themselves", self.where, LINEAGE)
-        return Survey(lineage, lineage.line(sound), damaged)
+        return Survey(lineage, sound, lineage.line(sound), damaged)
 
     async def latest(self) -> Folder | None:
         """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further
         without a word would be to lose work without a word."""
-        return (await self._survey()).latest()
+        return (await self.survey()).latest()
 
     async def find(self, step: int | None) -> Folder:
         """The latest, or the one of this step: on the line, or else any that has it."""
-        folder = await self._find(step)
+        survey = await self.survey()
+        folder = survey.latest() if step is None else survey.at(step)
+        if folder is None and step is None:
+            jobs = [job for job in await jobs_in(self.store.storage) if job != self.store.job]
+            there = f"; there are some of {some_jobs(jobs)}: say which with job_id" if jobs else ""
+            raise NotFound(f"there is no committed checkpoint in {self.everywhere}{there}")
+        if folder is None:
+            there = some_steps(survey.line)
+            raise NotFound(f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {there}")
         self.store.forget(folder)  # what is listed may be dated to the second only
         return folder
-
-    async def _find(self, step: int | None) -> Folder:
-        if step is None:
-            latest = await self.latest()
-            if latest is None:
-                jobs = [job for job in await jobs_in(self.store.storage) if job != self.store.job]
-                there = f"; there are some of {', '.join(jobs[:TOLD])}: say which with job_id" if jobs else ""
-                raise NotFound(f"there is no committed checkpoint in {self.where}{there}")
-            return latest
-        line = await self.line()
-        if step in line:
-            return line[step]
-        same = [folder for folder in await self.store.folders() if folder.step == step]
-        others = [((await self.store.metadata(folder)).term, folder) for folder in same]
-        if not others:
-            raise NotFound(
-                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {some_steps(line)}"
-            )
-        return max(others)[1]
 
     async def find_to_delete(self, step: int) -> Folder:
         """As `find`, or one of this step whose manifest is damaged."""
@@ -261,7 +265,8 @@ class Checkpoints:
         """Delete what is beyond the rule."""
         if rule == KEEP_ALL:
             return
-        beyond = doomed(await self.all(), set((await self.line()).values()), await self.pinned(), rule)
+        survey = await self.survey()
+        beyond = doomed(survey.sound, set(survey.line.values()), await self.pinned(), rule)
         if beyond:
             await self.check()
             await self.delete(beyond)

@@ -2,26 +2,15 @@
 
 from typing import Any
 
-from strata.checkpoint.skeleton import inside, kind_of
+from strata.checkpoint.skeleton import kind_of, nodes
 from strata.checkpoint.tree import Node
 
 
 def in_classes_of(template: Any, tree: Any, skeleton: Node) -> Any:
     """The tree, whose named tuples are of the template's classes wherever that has one of the same name and fields.
     Dicts and lists of the tree are changed in place."""
-    return _fitted(template, tree) if _has_named(skeleton) else tree
-
-
-def _has_named(skeleton: Node) -> bool:
-    left = [skeleton]
-    while left:
-        node = left.pop()
-        kind = kind_of(node)
-        if kind == "named":
-            return True
-        if kind != "arrays":  # which are many, and hold nothing else
-            left += [each for _, each in inside(node, "")]
-    return False
+    has_named = any(kind_of(node) == "named" for node in nodes(skeleton))
+    return _fitted(template, tree) if has_named else tree
 
 
 def _fitted(template: Any, tree: Any) -> Any:

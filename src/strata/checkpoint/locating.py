@@ -88,14 +88,15 @@ def _only(jobs: list[str], url: str) -> str:
     if not jobs:
         raise NotFound(f"there are no checkpoints at {url}")
     if len(jobs) > 1:
-        raise InvalidInput(f"{url} holds the checkpoints of several jobs, {_some(jobs)}: say which, with --job")
+        raise InvalidInput(f"{url} holds the checkpoints of several jobs, {some_jobs(jobs)}: say which, with --job")
     return jobs[0]
 
 
 def _none_of(job: str, url: str, others: list[str]) -> NotFound:
-    there = f"; there are some of {_some(others)}" if others else ""
+    there = f"; there are some of {some_jobs(others)}" if others else ""
     return NotFound(f"there are no checkpoints of job {job} at {url}{there}")
 
 
-def _some(jobs: list[str]) -> str:
+def some_jobs(jobs: list[str]) -> str:
+    """The first of them, for people."""
     return ", ".join(jobs[:TOLD]) + (f" and {len(jobs) - TOLD} more" if len(jobs) > TOLD else "")

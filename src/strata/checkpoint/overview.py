@@ -120,7 +120,7 @@ async def look_over(checkpoints: Checkpoints, *, count_tensors: bool = False) ->
                 each.folder: Damage(CheckpointDamaged(each.damage), await checkpoints.attempt_of(each.folder))
                 for each in unread
             }
-            latest = Survey(lineage, line, damaged).latest()
+            latest = Survey(lineage, [], line, damaged).latest()
         except CheckpointDamaged as error:
             latest_damage = str(error)
     marked = [

@@ -48,7 +48,7 @@ async def marked(store: Store, folder: Folder, *, strictly: bool = False) -> Asy
     try:
         names = sorted({folder.name, *folders_of((await store.metadata(folder)).references)})
     except ObjectNotFound:
-        raise _gone(store, folder) from None
+        raise gone(store, folder) from None
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(claimed(store, names))
@@ -57,13 +57,13 @@ async def marked(store: Store, folder: Folder, *, strictly: bool = False) -> Asy
                 raise
             _tell(store, error)
         if not await store.is_committed(folder):
-            raise _gone(store, folder)
+            raise gone(store, folder)
         try:
             yield
         except CheckpointDamaged as error:
             if await store.is_committed(folder):
                 raise
-            raise _gone(store, folder) from error
+            raise gone(store, folder) from error
 
 
 @asynccontextmanager
@@ -80,7 +80,8 @@ async def claimed(store: Store, names: list[str]) -> AsyncIterator[None]:
             await store.storage.delete(key)
 
 
-def _gone(store: Store, folder: Folder) -> CheckpointGone:
+def gone(store: Store, folder: Folder) -> CheckpointGone:
+    """To be raised."""
     store.forget(folder)
     return CheckpointGone(f"step {folder.step} in {store.storage.url}/{store.root} was just deleted")
 

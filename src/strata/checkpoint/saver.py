@@ -5,13 +5,11 @@ written at a time: they share one arena.
 """
 
 import asyncio
-import atexit
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +29,7 @@ from strata.checkpoint.manifest import Part
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
 from strata.checkpoint.references import Base
+from strata.checkpoint.running import Running
 from strata.checkpoint.saving import (
     TREE,
     as_bytes,
@@ -47,7 +46,6 @@ from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
-from strata.checkpoint.writing import stream_bytes
 from strata.core.ids import check_int, check_name
 from strata.errors import (
     InvalidInput,
@@ -80,38 +78,6 @@ class _Save(NamedTuple):
     hurried: bool
 
 
-class _Running:
-    """A save on the private loop. `over` is done when nothing of it is left: not even where it was given up."""
-
-    def __init__(
-        self, handle: SaveHandle, work: Coroutine[Any, Any, None], failed: Callable[[BaseException], None]
-    ) -> None:
-        self.handle = handle
-        self.over: Future[None] = Future()
-        self._work, self._failed = work, failed
-        self._task: asyncio.Task[None] | None = None
-        self._loop = background.loop()
-        self._loop.call_soon_threadsafe(self._begin)
-
-    def cancel(self) -> None:
-        """From any thread."""
-        self._loop.call_soon_threadsafe(self._cancel)
-
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._work)
-        self._task.add_done_callback(self._end)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if error is not None and not self.handle.done():  # given up before it began
-            self._failed(error)
-        self.over.set_result(None)
-
-
 class Saver:
     """Saves states of one job from this process."""
 
@@ -125,7 +91,7 @@ class Saver:
         self._process = os.getpid()
         self._writer = writer_name()
         self._turn = threading.Lock()
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._term: Term | None = None
         self._newest = -1
         self._finishing: threading.Thread | None = None
@@ -188,10 +154,7 @@ class Saver:
         return handle
 
     def _start(self, save: "_Save") -> None:
-        self._running = _Running(save.handle, self._save(save), partial(self._failed, save.handle))
-        over = self._running.over
-        _unfinished[over] = self._process
-        over.add_done_callback(_unfinished.pop)
+        self._running = Running(save.handle, self._save(save), partial(self._failed, save.handle))
 
     def _copy(self, save: "_Save") -> None:
         stage, handle = save.stage, save.handle
@@ -217,7 +180,7 @@ class Saver:
             raise
 
     def _stage(self, prepared: Prepared) -> Stage:
-        beside = stream_bytes(self._checkpoints.store.storage)
+        beside = self._checkpoints.store.storage.stream_bytes
         return Stage(prepared, self.arena, background.loop(), may_repeat=self._config.incremental, beside=beside)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -388,14 +351,14 @@ class Saver:
         return not await self._checkpoints.store.is_committed(folder)
 
     async def _new_term(self, step: int) -> Term:
-        everything, line = await self._checkpoints.all(), await self._checkpoints.line()
+        survey = await self._checkpoints.survey()
         base = self._returned
         if base is None:
-            base = max((known for known in line if known < step), default=-1)
-        known = [metadata for _, metadata in everything]
+            base = max((known for known in survey.line if known < step), default=-1)
+        known = [metadata for _, metadata in survey.sound]
         oldest = min((metadata.term for metadata in known), default=0)
         term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known, after=self._term)
-        self._tell_of_return(base, line)
+        self._tell_of_return(base, survey.line)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:
             await self._sweep()
@@ -454,18 +417,6 @@ def _finish(stage: Stage, deferred: "Deferred", handle: SaveHandle) -> None:
     except BaseException:
         logger.debug("the copy for step %d failed, which its save tells", handle.step, exc_info=True)
     handle.staged()
-
-
-_unfinished: "dict[Future[None], int]" = {}
-"""Saves, and the process that they run in, until nothing is left of them, not even the arrays that they held."""
-
-
-@atexit.register
-def finish_all() -> None:
-    """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
-    for future, process in list(_unfinished.items()):
-        if process == os.getpid():
-            future.result()
 
 
 def whole_number(value: Any, what: str) -> int:

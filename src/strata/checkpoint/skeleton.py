@@ -35,15 +35,17 @@ def array_kinds(skeleton: Node) -> dict[int, str]:
 
 def value_numbers(skeleton: Node) -> set[int]:
     """The numbers of what is stored like an array, and is none."""
-    found, left = set(), [skeleton]
+    return {node[kind] for node in nodes(skeleton) if (kind := kind_of(node)) in VALUES}
+
+
+def nodes(skeleton: Node) -> Iterator[Node]:
+    """All of them, in no order. A dict of many arrays is one."""
+    left = [skeleton]
     while left:
         node = left.pop()
-        kind = kind_of(node)
-        if kind in VALUES:
-            found.add(node[kind])
-        elif kind != "arrays":  # which are many, and never such
+        yield node
+        if kind_of(node) != "arrays":
             left += [each for _, each in inside(node, "")]
-    return found
 
 
 def kind_of(node: Node) -> str:

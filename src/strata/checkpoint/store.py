@@ -28,7 +28,7 @@ from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.watched import WatchedStorage
 from strata.core.ids import check_id
 from strata.errors import CheckpointDamaged, InvalidInput, ObjectNotFound
-from strata.storage import StorageBackend
+from strata.storage import ObjectInfo, StorageBackend
 
 PARTS_KNOWN = 10_000
 """Of so many it is remembered which files they are made of: that is asked of all of them at each deletion."""
@@ -61,7 +61,7 @@ class Store:
     """The checkpoints of one job. Knows keys and manifests; changes nothing."""
 
     def __init__(self, storage: StorageBackend, job: str) -> None:
-        self.storage: StorageBackend = WatchedStorage(storage)
+        self.storage = WatchedStorage(storage)
         self.job = check_id(job, "job_id")
         self.root = f"{self.job}/checkpoints"
         self._metadata: dict[str, Metadata] = {}
@@ -74,9 +74,9 @@ class Store:
 
     async def folders(self) -> list[Folder]:
         """Those of committed checkpoints. What is known of one that is another by now is forgotten."""
-        found, prefix = [], len(self.root) + 1
-        async for entry in self.storage.list_all(self.root):
-            name, _, rest = entry.path[prefix:].partition("/")
+        found = []
+        async for path, entry in self._entries():
+            name, _, rest = path.partition("/")
             folder = folder_named(name)
             if folder is not None and rest == METADATA:
                 found.append(folder)
@@ -88,9 +88,13 @@ class Store:
 
     async def paths(self, *below: str) -> AsyncIterator[str]:
         """Of every object there, from the job's folder on."""
+        async for path, _ in self._entries(*below):
+            yield path
+
+    async def _entries(self, *below: str) -> AsyncIterator[tuple[str, ObjectInfo]]:
         prefix = len(self.root) + 1
         async for entry in self.storage.list_all(self.key(*below)):
-            yield entry.path[prefix:]
+            yield entry.path[prefix:], entry
 
     async def metadata(self, folder: Folder) -> Metadata:
         """Of a committed checkpoint: it never changes, so it is read once. But it may be removed and saved again, by

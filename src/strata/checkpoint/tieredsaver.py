@@ -14,7 +14,8 @@ from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.room import free_bytes
-from strata.checkpoint.saver import Saver, _Save, finish_all
+from strata.checkpoint.running import finish_all
+from strata.checkpoint.saver import Saver, _Save
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Folder
 from strata.checkpoint.tiers import Tiers

@@ -13,13 +13,13 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from strata.checkpoint.checkpoints import PINS, Checkpoints, Damage, Survey, some_steps
+from strata.checkpoint.checkpoints import PINS, Checkpoints, Damage, Survey
 from strata.checkpoint.copies import Copies, Far, Near, View
 from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
-from strata.checkpoint.readers import CheckpointGone
+from strata.checkpoint.readers import CheckpointGone, gone
 from strata.checkpoint.retention import doomed
 from strata.checkpoint.slices import Index
 from strata.checkpoint.stateful import Plan
@@ -29,7 +29,6 @@ from strata.core.settings import Retention
 from strata.errors import (
     CheckpointDamaged,
     InvalidInput,
-    NotFound,
     StorageError,
     StorageUnavailable,
 )
@@ -105,37 +104,20 @@ class Tiers(Checkpoints):
             return _Disk({}, {}, {})
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
-        return [(each.folder, each.metadata) for each in (await self.view()).checkpoints]
-
-    async def line(self) -> dict[int, Folder]:
-        return {step: each.folder for step, each in (await self.view()).line().items()}
-
-    async def latest(self) -> Folder | None:
-        view = await self.view()
-        return Survey(view.lineage, {step: each.folder for step, each in view.line().items()}, view.damaged).latest()
+        return (await self.survey()).sound
 
     async def damaged(self) -> dict[Folder, Damage]:
         return (await self.view()).damaged
 
-    async def _find(self, step: int | None) -> Folder:
-        if step is None:
-            latest = await self.latest()
-            if latest is None:
-                raise NotFound(f"there is no committed checkpoint in {self.where}, nor in {self.near.where}")
-            return latest
+    async def survey(self) -> Survey:
         view = await self.view()
-        line = view.line()
-        if step in line:
-            return line[step].folder
-        same = [each for each in view.checkpoints if each.folder.step == step]
-        if not same:
-            for folder, damage in view.damaged.items():
-                if folder.step == step:
-                    raise damage.error
-            raise NotFound(
-                f"there is no committed checkpoint of step {step} in {self.where}; the latest are: {some_steps(line)}"
-            )
-        return max(same, key=lambda each: each.metadata.term).folder
+        sound = [(each.folder, each.metadata) for each in view.checkpoints]
+        line = {step: each.folder for step, each in view.line().items()}
+        return Survey(view.lineage, sound, line, view.damaged)
+
+    @property
+    def everywhere(self) -> str:
+        return f"{self.where}, nor in {self.near.where}"
 
     async def metadata(self, folder: Folder) -> Metadata:
         return (await self._copies(folder)).metadata
@@ -143,7 +125,7 @@ class Tiers(Checkpoints):
     async def _copies(self, folder: Folder) -> Copies:
         found = (await self.view()).at(folder)
         if found is None:
-            raise NotFound(f"step {folder.step} in {self.where} was just deleted")
+            raise gone(self.store, folder)
         return found
 
     # -- loading -----------------------------------------------------------------------------------------------------

@@ -129,12 +129,6 @@ class SnapshotWriter:
         return loop.run_in_executor(self._threads, self._digests[file].feed, start, memory)
 
 
-def stream_bytes(storage: StorageBackend) -> int:
-    """What a stream to this storage takes in memory, beyond what it is given."""
-    found: int = getattr(storage, "stream_bytes", 0)
-    return found
-
-
 def _takes_images(storage: StorageBackend) -> bool:
     """Whether it is faster to hand over a file whole: where it goes up in parallel parts."""
     return not storage.url.startswith("file:")

@@ -22,6 +22,18 @@ Call: TypeAlias = Callable[..., Any]
 
 def run_child(body: Callable[[], None]) -> int:
     """Fork, run it, and return the exit code; negative for a signal. A child that hangs is killed."""
+    child = fork(body)
+    timer = threading.Timer(CHILD_SECONDS, os.kill, (child, signal.SIGALRM))
+    timer.start()
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        timer.cancel()
+    return os.waitstatus_to_exitcode(status)
+
+
+def fork(body: Callable[[], None]) -> int:
+    """A child that runs it and ends, with 1 if it failed."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -32,13 +44,7 @@ def run_child(body: Callable[[], None]) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
-    timer = threading.Timer(CHILD_SECONDS, os.kill, (child, signal.SIGALRM))
-    timer.start()
-    try:
-        _, status = os.waitpid(child, 0)
-    finally:
-        timer.cancel()
-    return os.waitstatus_to_exitcode(status)
+    return child
 
 
 def act_and_die(root: Path, act: Action, *, at: int, after: bool, die: Callable[[], None]) -> bool:

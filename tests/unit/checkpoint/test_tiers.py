@@ -12,7 +12,6 @@ import torch
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.manifest import CHUNK_BYTES
-from strata.checkpoint.store import folder_named
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, SaveReplaced, StorageUnavailable
 from strata.storage import BlockingStorage, LocalStorage
@@ -356,8 +355,6 @@ def test_damage_of_the_only_copy_is_not_passed_over_in_silence() -> None:
     manager.save({"step": 2}, step=2)
     (path,) = [each for each in paths_in(pair.near) if each.startswith("step_2") and each.endswith("metadata.json")]
     damage(pair.near, path, 10)
-    folder = folder_named(path.partition("/")[0])
-    manager._checkpoints.near.store.forget(folder)  # type: ignore[attr-defined]  as a new process would
     with pytest.raises(CheckpointDamaged, match="the latest checkpoint, of step 2, cannot be read"):
         manager.load()
     pair.far.faults = UP

@@ -1,0 +1,57 @@
+"""A save on the private loop, from its beginning until nothing is left of it; and the end of Python, which waits."""
+
+import asyncio
+import atexit
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from strata import background
+from strata.checkpoint.handle import SaveHandle
+
+
+class Running:
+    """A save on the private loop. `over` is done when nothing of it is left: not even where it was given up."""
+
+    def __init__(
+        self, handle: SaveHandle, work: Coroutine[Any, Any, None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self.handle = handle
+        self.over: Future[None] = Future()
+        self._work, self._failed = work, failed
+        self._task: asyncio.Task[None] | None = None
+        self._loop = background.loop()
+        _unfinished[self.over] = os.getpid()
+        self.over.add_done_callback(_unfinished.pop)
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def cancel(self) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not self.handle.done():  # given up before it began
+            self._failed(error)
+        self.over.set_result(None)
+
+
+_unfinished: "dict[Future[None], int]" = {}
+"""Saves, and the process that they run in, until nothing is left of them, not even the arrays that they held."""
+
+
+@atexit.register
+def finish_all() -> None:
+    """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
+    for future, process in list(_unfinished.items()):
+        if process == os.getpid():
+            future.result()
