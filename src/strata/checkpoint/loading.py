@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from strata.checkpoint.manifest import Part, Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut, named_chunks
+from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
@@ -44,6 +44,13 @@ WITH_VIEWS = ("numpy", "torch")
 """Whose arrays may share memory with others."""
 
 
+class Slab(NamedTuple):
+    """Small tensors that were read side by side, and the memory they lie in."""
+
+    run: Run
+    memory: Block
+
+
 def names_of(part: Part) -> list[str]:
     """The names of all arrays of a part, in the order of the skeleton."""
     return [leaf.name if isinstance(leaf, manifest.Tied) else part.tensors[leaf].name for leaf in part.leaves]
@@ -56,6 +63,7 @@ class PartLoader:
         self._store, self._part, self._where = store, part, where
         self._reader = ChunkReader(store, part.files, progress)
         self._blocks: dict[int, Block] = {}
+        self._slabs: dict[int, Slab] = {}
         self._made: defaultdict[str, dict[int, Any]] = defaultdict(dict)
         self._doubtful: list[tuple[int, Leaf]] = []
 
@@ -63,16 +71,16 @@ class PartLoader:
         """A state of bytes."""
         await self._check_lengths([0])
         await self._read({}, {0})
-        return self._blocks[0].tobytes()
+        return self._block(0).tobytes()
 
     async def tree(self, wants: Callable[[str], bool] | None = None) -> Any:
         """The state, with new arrays; only what is wanted, by name."""
-        skeleton, numbers = self._part.skeleton, set(range(len(self._part.leaves)))
+        skeleton, tensors = self._part.skeleton, set(range(len(self._part.tensors)))
         if wants is not None:
             numbers = {number for number, name in enumerate(names_of(self._part)) if wants(name)}
             with self._making_sense():
                 skeleton = pruned(skeleton, numbers.__contains__, wants)
-        tensors = {self._tensor(number) for number in numbers}
+            tensors = {self._tensor(number) for number in numbers}
         await self._check_lengths(tensors)
         await self._read({}, tensors)
         with uncollected(), self._making_sense():
@@ -363,14 +371,33 @@ class PartLoader:
         tensor, made = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf, self._made[package]
         known = made.get(tensor)
         if known is None:
-            told = self._part.tensors[tensor]
-            known = framework_named(package).make(told.dtype, told.shape, self._blocks[tensor])
-            made[tensor] = known
+            made.update(self._make(tensor, framework_named(package)))
+            known = made[tensor]
         return known
+
+    def _make(self, tensor: int, framework: Framework) -> Iterable[tuple[int, Any]]:
+        """An array; with it those that lie side by side with it, which are made soonest together."""
+        tensors, slab = self._part.tensors, self._slabs.get(tensor)
+        if slab is not None:
+            numbers = slab.run.numbers
+            made = framework.carve(slab.run.dtype, [tensors[number].shape for number in numbers], slab.memory)
+            if made is not None:
+                return zip(numbers, made, strict=True)
+        told = tensors[tensor]
+        return [(tensor, framework.make(told.dtype, told.shape, self._block(tensor)))]
+
+    def _block(self, tensor: int) -> Block:
+        """The bytes of a tensor that has been read."""
+        slab = self._slabs.get(tensor)
+        if slab is None:
+            return self._blocks[tensor]
+        chunk = self._part.tensors[tensor].chunks[0]
+        at = chunk.at - slab.run.start
+        return slab.memory[at : at + chunk.size]
 
     def _view(self, leaf: manifest.Tied, tensor: int, framework: Framework) -> Any:
         assert leaf.offset is not None
-        return framework.view(Layout(leaf.dtype, leaf.shape, leaf.offset, leaf.strides), self._blocks[tensor])
+        return framework.view(Layout(leaf.dtype, leaf.shape, leaf.offset, leaf.strides), self._block(tensor))
 
     def _dense(self, number: int) -> Block:
         """The elements of one array, in order and without gaps."""
@@ -378,7 +405,7 @@ class PartLoader:
 
     def _elements(self, number: int) -> Block:
         """As they lie: a view may have far more than there are bytes for."""
-        leaf, block = self._part.leaves[number], self._blocks[self._tensor(number)]
+        leaf, block = self._part.leaves[number], self._block(self._tensor(number))
         dtype, shape = self._described(number)
         item = dtype_of(dtype).bytes
         if not (isinstance(leaf, manifest.Tied) and leaf.offset is not None):
@@ -414,26 +441,18 @@ class PartLoader:
                 for number, block in self._blocks.items()
                 for chunk, target in cut(tensors[number], block)
             ]
+            self._slabs = {}
             for run in runs:
-                slab = memory.take_run(run)
-                wishes.append(Neighbours(*named_chunks(tensors[number] for number in run.numbers), slab))
-                self._blocks.update(_laid_out(tensors, run, slab))
+                slab = Slab(run, memory.take_run(run))
+                wishes.append(Neighbours([tensors[number] for number in run.numbers], slab.memory))
+                self._slabs.update(dict.fromkeys(run.numbers, slab))
         await self._reader.read(wishes)
 
 
-def _laid_out(tensors: Sequence[Tensor], run: Run, slab: Block) -> Iterator[tuple[int, Block]]:
-    at = 0
-    for number in run.numbers:
-        end = at + tensors[number].chunks[0].size
-        yield number, slab[at:end]
-        at = end
-
-
 def _scattered(tensors: Sequence[Tensor], run: Run, leaves: Sequence[Leaf]) -> Scattered:
-    chunks, names = named_chunks(tensors[number] for number in run.numbers)
     regions = [leaf.described.region for leaf in leaves]
     addresses = np.array([region.start for region in regions if region is not None], np.int64)
-    return Scattered(chunks, names, addresses, [leaf.value for leaf in leaves])
+    return Scattered([tensors[number] for number in run.numbers], addresses, [leaf.value for leaf in leaves])
 
 
 def _leaf(name: str, value: Any) -> Leaf:

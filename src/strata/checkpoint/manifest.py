@@ -125,13 +125,16 @@ def encode_part(part: Part) -> bytes:
 
 def decode_part(data: Any, where: str) -> Part:
     """Its digest has been checked: what is wrong now is another version's."""
-    check_format(data, where, FORMAT)
     try:
-        return msgspec.json.decode(data, type=Part)
+        part = msgspec.json.decode(data, type=Part)
     except UNREADABLE as error:
+        check_format(data, where, FORMAT)
         raise CheckpointDamaged(
             f"{where} is no part manifest that this version of Strata understands: {error}"
         ) from error
+    if part.format != FORMAT:
+        check_format(data, where, FORMAT)
+    return part
 
 
 def decode_files(data: Any, where: str) -> list[File]:

@@ -49,15 +49,14 @@ class Wish(NamedTuple):
 
 
 class Neighbours(NamedTuple):
-    """Chunks of several tensors that lie side by side in a file, and go side by side into memory."""
+    """Tensors of one chunk each that lie side by side in a file, and go side by side into memory."""
 
-    chunks: list[Chunk]
-    tensors: list[str]
+    tensors: list[Tensor]
     target: Block
 
     @property
     def first(self) -> Chunk:
-        return self.chunks[0]
+        return self.tensors[0].chunks[0]
 
     @property
     def size(self) -> int:
@@ -66,49 +65,40 @@ class Neighbours(NamedTuple):
     def bad(self) -> tuple[Chunk, str] | None:
         """The first that is not what was written."""
         digest, view, at = xxhash.xxh3_128_hexdigest, self.target.data, 0
-        for place, chunk in enumerate(self.chunks):
+        for tensor in self.tensors:
+            chunk = tensor.chunks[0]
             end = at + chunk.size
             if DIGEST + digest(view[at:end]) != chunk.digest:
-                return chunk, self.tensors[place]
+                return chunk, tensor.name
             at = end
         return None
 
 
 class Scattered(NamedTuple):
-    """Chunks of several tensors that lie side by side in a file, and go to these addresses once they are verified.
+    """Tensors of one chunk each that lie side by side in a file, and go to these addresses once they are verified.
 
     `owners` keep that memory: a thread may still copy there when whoever wanted it has given up.
     """
 
-    chunks: list[Chunk]
-    tensors: list[str]
+    tensors: list[Tensor]
     addresses: NDArray[np.int64]
     owners: list[Any]
 
     @property
     def first(self) -> Chunk:
-        return self.chunks[0]
+        return self.tensors[0].chunks[0]
 
     @property
     def size(self) -> int:
-        return self.chunks[-1].at + self.chunks[-1].size - self.chunks[0].at
+        last = self.tensors[-1].chunks[0]
+        return last.at + last.size - self.first.at
 
     def scatter(self, memory: Block) -> None:
-        sizes = np.array([chunk.size for chunk in self.chunks], np.int64)
-        starts = np.array([chunk.at for chunk in self.chunks], np.int64) - self.first.at
-        move_many(self.addresses, starts + memory.ctypes.data, sizes)
+        sizes = np.array([tensor.chunks[0].size for tensor in self.tensors], np.int64)
+        move_many(self.addresses, np.cumsum(sizes) - sizes + memory.ctypes.data, sizes)
 
 
 AnyWish: TypeAlias = Wish | Neighbours | Scattered
-
-
-def named_chunks(tensors: Iterable[Tensor]) -> tuple[list[Chunk], list[str]]:
-    """Of tensors that have one each."""
-    chunks, names = [], []
-    for tensor in tensors:
-        chunks.append(tensor.chunks[0])
-        names.append(tensor.name)
-    return chunks, names
 
 
 def cut(tensor: Tensor, memory: T) -> list[tuple[Chunk, T]]:
@@ -178,7 +168,7 @@ def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
     used = 0
     for wish in batch:
         if isinstance(wish, Scattered):
-            found.append(Neighbours(wish.chunks, wish.tensors, lent[used : used + wish.size]))
+            found.append(Neighbours(wish.tensors, lent[used : used + wish.size]))
             used += wish.size
         else:
             found.append(wish)
@@ -186,7 +176,7 @@ def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
 
 
 def _name(wish: AnyWish) -> str:
-    return wish.tensor if isinstance(wish, Wish) else wish.tensors[0]
+    return wish.tensor if isinstance(wish, Wish) else wish.tensors[0].name
 
 
 def _verify(batch: list[AnyWish], landed: list[Wish | Neighbours]) -> tuple[Chunk, str] | None:

@@ -2,7 +2,6 @@
 bytes do."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import prod
 from typing import NamedTuple
 
 from strata.checkpoint.dtypes import dtype_of
@@ -13,45 +12,44 @@ RUN_BYTES = 4 << 20
 
 
 class Run(NamedTuple):
-    """Tensors by their numbers, in the order of a file, each in one chunk; from where to where in it they lie."""
+    """Tensors of one type by their numbers, in the order of a file, each in one chunk; from where to where in it they
+    lie."""
 
+    dtype: str
     numbers: list[int]
     start: int
     end: int
 
 
 def runs_of(tensors: Sequence[Tensor], numbers: Iterable[int]) -> tuple[list[Run], list[int]]:
-    """Runs of those that are small; and the others: large, or among others in memory, or not what their shape needs."""
-    small: list[tuple[int, int, int, int]] = []
+    """Runs of those that are small; and the others: large, empty, or to lie in memory in their own way."""
+    small: list[tuple[int, int, int, int, str]] = []
     others: list[int] = []
-    sizes: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+    items = {dtype: dtype_of(dtype).bytes for dtype in {tensor.dtype for tensor in tensors}}
     for number in numbers:
         tensor = tensors[number]
-        outline = tensor.dtype, tensor.shape
-        known = sizes.get(outline)
-        if known is None:
-            item = dtype_of(tensor.dtype).bytes
-            known = sizes[outline] = (item, item * prod(tensor.shape))
-        item, size = known
-        if 0 < size <= SMALL_BYTES and len(tensor.chunks) == 1 and not tensor.shift:
-            chunk = tensor.chunks[0]
-            if chunk.size == size and not chunk.at % item:
-                small.append((chunk.file, chunk.at, size, number))
+        chunks, dtype = tensor.chunks, tensor.dtype
+        if len(chunks) == 1 and chunks[0].size <= SMALL_BYTES and not tensor.shift:
+            chunk = chunks[0]
+            at = chunk.at
+            if not at % items[dtype]:
+                small.append((chunk.file, at, chunk.size, number, dtype))
                 continue
         others.append(number)
     small.sort()
     return list(_joined(small)), others
 
 
-def _joined(small: Iterable[tuple[int, int, int, int]]) -> Iterator[Run]:
+def _joined(small: Iterable[tuple[int, int, int, int, str]]) -> Iterator[Run]:
     numbers: list[int] = []
     file = start = end = -1
-    for own, at, size, number in small:
-        if own != file or at != end or at - start >= RUN_BYTES:
+    kind = ""
+    for own, at, size, number, dtype in small:
+        if at != end or own != file or dtype != kind or at - start >= RUN_BYTES:
             if numbers:
-                yield Run(numbers, start, end)
-            numbers, file, start = [], own, at
+                yield Run(kind, numbers, start, end)
+            numbers, file, start, kind = [], own, at, dtype
         numbers.append(number)
         end = at + size
     if numbers:
-        yield Run(numbers, start, end)
+        yield Run(kind, numbers, start, end)

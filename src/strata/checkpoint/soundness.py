@@ -91,11 +91,12 @@ def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[
             size = known[outline] = _checked_size(tensor)
         held = 0
         for chunk in tensor.chunks:
-            if chunk.size != min(CHUNK_BYTES, size - held):
-                raise Nonsense(f"tensor {tensor.name!r} of {size:,} bytes has {chunk.size:,} in a chunk at {held:,}")
-            if not (0 <= chunk.file < count and 0 <= chunk.at < chunk.at + chunk.size <= file_sizes[chunk.file]):
-                raise Nonsense(f"tensor {tensor.name!r} has {chunk.size:,} bytes at {chunk.at:,} of no such file")
-            held += chunk.size
+            file, at, length, left = chunk.file, chunk.at, chunk.size, size - held
+            if length != (left if left < CHUNK_BYTES else CHUNK_BYTES):
+                raise Nonsense(f"tensor {tensor.name!r} of {size:,} bytes has {length:,} in a chunk at {held:,}")
+            if not (0 <= file < count and 0 <= at < at + length <= file_sizes[file]):
+                raise Nonsense(f"tensor {tensor.name!r} has {length:,} bytes at {at:,} of no such file")
+            held += length
         if held != size:
             raise Nonsense(f"tensor {tensor.name!r} has {held:,} bytes, and a shape of {list(tensor.shape)}")
         if not 0 <= tensor.shift < SHIFT:
@@ -118,11 +119,11 @@ def _checked_size(tensor: Tensor) -> int:
 
 
 def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
-    numbers = [leaf for leaf in leaves if not isinstance(leaf, Tied)]
+    numbers = [leaf for leaf in leaves if type(leaf) is int]
     for number in (min(numbers, default=0), max(numbers, default=0)):
         if numbers and not 0 <= number < len(sizes):
             raise Nonsense(f"an array is tensor {number} of {len(sizes)}")
-    for leaf in leaves:
+    for leaf in leaves if len(numbers) < len(leaves) else ():
         if isinstance(leaf, Tied):
             _check_tied(leaf, sizes)
 

@@ -17,18 +17,25 @@ from strata.errors import CheckpointDamaged, Unstorable
 from tests.unit.checkpoint.states import assert_same
 
 
-def tensor(size: int, at: int, *, file: int = 0, stored: int | None = None, shift: int = 0) -> Tensor:
-    return Tensor("t", "uint8", (size,), [Chunk(file, at, size if stored is None else stored, "")], shift)
+def tensor(size: int, at: int, *, file: int = 0, shift: int = 0, dtype: str = "uint8") -> Tensor:
+    return Tensor("t", dtype, (size,), [Chunk(file, at, size, "")] if size else [], shift)
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 1, 700, SMALL_BYTES, SMALL_BYTES + 1]), st.booleans()))
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from([0, 1, 700, SMALL_BYTES, SMALL_BYTES + 1]),
+            st.booleans(),
+            st.sampled_from(["uint8", "int8"]),
+        )
+    )
 )
-def test_every_tensor_is_in_one_run_or_alone(wanted: list[tuple[int, int, bool]]) -> None:
+def test_every_tensor_is_in_one_run_or_alone(wanted: list[tuple[int, int, bool, str]]) -> None:
     ends = [0, 0, 0]
     tensors = []
-    for file, size, gap in wanted:
-        tensors.append(tensor(size, ends[file] + gap, file=file))
+    for file, size, gap, dtype in wanted:
+        tensors.append(tensor(size, ends[file] + gap, file=file, dtype=dtype))
         ends[file] += size + gap
     runs, alone = runs_of(tensors, reversed(range(len(tensors))))
     assert sorted([*alone, *(number for run in runs for number in run.numbers)]) == list(range(len(tensors)))
@@ -36,6 +43,7 @@ def test_every_tensor_is_in_one_run_or_alone(wanted: list[tuple[int, int, bool]]
     for run in runs:
         chunks = [tensors[number].chunks[0] for number in run.numbers]
         assert len({chunk.file for chunk in chunks}) == 1
+        assert {tensors[number].dtype for number in run.numbers} == {run.dtype}
         assert (chunks[0].at, chunks[-1].at + chunks[-1].size) == (run.start, run.end)
         assert all(one.at + one.size == other.at for one, other in pairwise(chunks))
         assert run.end - run.start <= RUN_BYTES + SMALL_BYTES
@@ -44,7 +52,7 @@ def test_every_tensor_is_in_one_run_or_alone(wanted: list[tuple[int, int, bool]]
 def test_what_is_not_small_and_simple_is_read_alone() -> None:
     tensors = [
         tensor(8, 0),
-        tensor(8, 8, stored=7),  # and damaged
+        tensor(0, 8),
         tensor(8, 16, shift=3),
         Tensor("two", "uint8", (8,), [Chunk(0, 24, 4, ""), Chunk(0, 28, 4, "")]),
         Tensor("between", "float64", (1,), [Chunk(0, 34, 8, "")]),
@@ -67,12 +75,15 @@ def mixed() -> dict[str, Any]:
     }
     state["large"] = rng.integers(0, 100, 50_000)
     state |= {f"b{n}": torch.full((n % 5, 3), float(n), dtype=torch.bfloat16) for n in range(300)}
+    state |= {f"s{n}": torch.tensor(float(n), dtype=torch.bfloat16) for n in range(50)}
+    state |= {f"i{n}": np.full((2, n % 3 + 1, 2), n, np.int16) for n in range(50)}
+    state |= {f"j{n}": torch.full((n % 7 + 1,), n, dtype=torch.int16) for n in range(50)}
     state["part"], state["whole"] = state["t5"][3:], state["t5"]
     return state
 
 
 def test_very_many_small_arrays_come_back(tmp_path: Path) -> None:
-    state = mixed()
+    state = mixed() | {"bytes": b"between", "j3": torch.nn.Parameter(torch.ones(2, 3), requires_grad=False)}
     with CheckpointManager(tmp_path) as manager:
         manager.save(state, 1)
         found = manager.load()

@@ -1,6 +1,7 @@
 """The questions that are put to every package with arrays."""
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -95,6 +96,11 @@ class Framework(Protocol):
         """A new array that may use these bytes as its own."""
         ...
 
+    def carve(self, dtype: str, shapes: Iterable[tuple[int, ...]], data: Block) -> list[Any] | None:
+        """New arrays, one behind the other in these bytes, which they may use as their own; None where `make` must do:
+        arrays of other packages have memory of their own."""
+        ...
+
     def view(self, layout: Layout, data: Block) -> Any:
         """An array that lies within these bytes, and shares them with others."""
         ...
@@ -130,6 +136,20 @@ class Framework(Protocol):
     def make_like(self, template: Any, data: Block) -> Any:
         """A new array of these elements where the template is."""
         ...
+
+
+def carved(elements: NDArray[Any], shapes: Iterable[tuple[int, ...]]) -> list[NDArray[Any]]:
+    """Arrays of these shapes, one behind the other."""
+    made, at = [], 0
+    for shape in shapes:
+        if len(shape) == 1:
+            end = at + shape[0]
+            made.append(elements[at:end])
+        else:
+            end = at + prod(shape)
+            made.append(elements[at:end].reshape(shape))
+        at = end
+    return made
 
 
 def dense_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

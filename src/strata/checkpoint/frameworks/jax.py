@@ -47,6 +47,9 @@ class JaxArrays:
             raise Unstorable(f"JAX holds no {dtype} unless told to: set JAX_ENABLE_X64=1")
         return made
 
+    def carve(self, dtype: str, shapes: Iterable[tuple[int, ...]], data: Block) -> list[Any] | None:
+        return None
+
     def view(self, layout: Layout, data: Block) -> Any:
         raise AssertionError("its memory is not told, so it is never found to share any")
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
-from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, carved, span
 from strata.errors import Unstorable
 
 _PLAIN = (np.ndarray, np.memmap)
@@ -45,6 +45,9 @@ class NumpyArrays:
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return data.view(numpy_dtype(dtype)).reshape(shape)
+
+    def carve(self, dtype: str, shapes: Iterable[tuple[int, ...]], data: Block) -> list[Any] | None:
+        return carved(data.view(numpy_dtype(dtype)), shapes)
 
     def view(self, layout: Layout, data: Block) -> Any:
         dtype = numpy_dtype(layout.dtype)

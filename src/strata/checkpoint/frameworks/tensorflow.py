@@ -49,6 +49,9 @@ class TensorflowArrays:
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return tf.convert_to_tensor(data.view(numpy_dtype(dtype)).reshape(shape))
 
+    def carve(self, dtype: str, shapes: Iterable[tuple[int, ...]], data: Block) -> list[Any] | None:
+        return None
+
     def view(self, layout: Layout, data: Block) -> Any:
         raise AssertionError("its memory is not told, so it is never found to share any")
 

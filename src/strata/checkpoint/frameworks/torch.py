@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
-from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, carved, span
 from strata.checkpoint.frameworks.gpu import GpuCopies, Pairs
 from strata.errors import Unstorable
 
@@ -77,6 +77,11 @@ class TorchArrays:
 
     def make(self, dtype: str, shape: tuple[int, ...], data: Block) -> Any:
         return _typed(data, torch_dtype(dtype), shape)
+
+    def carve(self, dtype: str, shapes: Iterable[tuple[int, ...]], data: Block) -> list[Any] | None:
+        wanted = torch_dtype(dtype)
+        made = list(map(torch.from_numpy, carved(data.view(_ON_HOST[wanted]), shapes)))
+        return made if made[0].dtype is wanted else [each.view(wanted) for each in made]
 
     def view(self, layout: Layout, data: Block) -> Any:
         made, item = torch.empty(0, dtype=torch_dtype(layout.dtype)), dtype_of(layout.dtype).bytes
