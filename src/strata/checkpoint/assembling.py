@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from strata.checkpoint.digests import FileDigests
+from strata.checkpoint.digests import FileDigests, by_tensor
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import Chunk, File, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, Placed, Wanted, chunks_of, plan_files
@@ -68,21 +68,18 @@ class Assembler:
         self, outlines: Sequence[Outline], plan: Sequence[FilePlan], keys: Sequence[str]
     ) -> list[list[Chunk]]:
         """One file after the other; the chunks of each tensor."""
-        chunks: list[list[Chunk]] = [[] for _ in outlines]
         threads = DaemonThreads(1, "strata-digest")
         try:
-            for number, (file, key) in enumerate(zip(plan, keys, strict=True)):
-                left = iter(await self._write(file, key, threads))
-                for wanted, at in file.placed:
-                    chunks[wanted.tensor] += [
-                        Chunk(number, at + start, size, next(left)) for start, size in chunks_of(wanted.size)
-                    ]
+            numbered = enumerate(zip(plan, keys, strict=True))
+            found = [
+                await self._write(file, key, FileDigests(number, file), threads) for number, (file, key) in numbered
+            ]
         finally:
             threads.shutdown(wait=False)
-        return chunks
+        return by_tensor(len(outlines), plan, found)
 
-    async def _write(self, file: FilePlan, key: str, threads: DaemonThreads) -> list[str]:
-        loop, digests = asyncio.get_running_loop(), FileDigests(file)
+    async def _write(self, file: FilePlan, key: str, digests: FileDigests, threads: DaemonThreads) -> list[Chunk]:
+        loop = asyncio.get_running_loop()
         async with (
             self._storage.open_writer(key, size=file.size) as writer,
             aclosing(self._windows(file)) as windows,

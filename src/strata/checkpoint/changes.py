@@ -15,7 +15,7 @@ import numpy as np
 
 from strata.checkpoint.digests import FileDigests
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.manifest import File, Part, Tensor
+from strata.checkpoint.manifest import Chunk, File, Part, Tensor
 from strata.checkpoint.plan import FilePlan
 from strata.checkpoint.references import Base
 from strata.checkpoint.snapshot import SEGMENT_BYTES, Snapshot
@@ -28,9 +28,9 @@ from strata.storage.threads import DaemonThreads
 GATHERED_BYTES = 4 << 20
 
 
-async def digests_of(snapshot: Snapshot, filled: Filled) -> list[list[str]]:
-    """Of all chunks, by file. Each segment is given back once it is digested."""
-    digests = [FileDigests(file) for file in snapshot.files]
+async def digested(snapshot: Snapshot, filled: Filled) -> list[list[Chunk]]:
+    """All chunks, by file. Each segment is given back once it is digested."""
+    digests = [FileDigests(number, file) for number, file in enumerate(snapshot.files)]
     loop, threads = asyncio.get_running_loop(), DaemonThreads(1, "strata-digest")
     try:
         for number, segment in enumerate(snapshot.segments):

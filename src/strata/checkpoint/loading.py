@@ -450,8 +450,7 @@ class PartLoader:
 
 
 def _scattered(tensors: Sequence[Tensor], run: Run, leaves: Sequence[Leaf]) -> Scattered:
-    regions = [leaf.described.region for leaf in leaves]
-    addresses = np.array([region.start for region in regions if region is not None], np.int64)
+    addresses = np.array([leaf.described.start for leaf in leaves], np.int64)
     return Scattered([tensors[number] for number in run.numbers], addresses, [leaf.value for leaf in leaves])
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.attempt import Attempt
-from strata.checkpoint.changes import digests_of, write_gathered
+from strata.checkpoint.changes import digested, write_gathered
+from strata.checkpoint.digests import by_tensor
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import check_term
@@ -72,10 +73,10 @@ async def write_tree(store: Store, attempt: Attempt, stage: Stage, progress: Cal
     prepared = stage.prepared
     files = _files(attempt, prepared.files)
     writer = SnapshotWriter(store.storage, stage.snapshot, stage.filled, progress)
-    digests = await writer.write([store.key(file.path) for file in files])
+    chunks = await writer.write([store.key(file.path) for file in files])
     stage.enough()
     with uncollected():
-        return _part(attempt, prepared, _tensors(prepared, digests), files)
+        return _part(attempt, prepared, _tensors(prepared, chunks), files)
 
 
 async def write_changes(
@@ -83,9 +84,9 @@ async def write_changes(
 ) -> Part:
     """The files of what is not in the base, and references to what is."""
     prepared = stage.prepared
-    digests = await digests_of(stage.snapshot, stage.filled)
+    chunks = await digested(stage.snapshot, stage.filled)
     with uncollected():
-        tensors = _tensors(prepared, digests)
+        tensors = _tensors(prepared, chunks)
         kept = unchanged(tensors, base)
         plans = plan_files(changes(tensors, kept))
         files = _files(attempt, plans)
@@ -103,13 +104,13 @@ async def write_changes(
         return _part(attempt, prepared, *referring(tensors, kept, plans, files, base))
 
 
-def _check_unchanged(plans: Sequence[FilePlan], digests: list[list[str]], tensors: list[Tensor]) -> None:
+def _check_unchanged(plans: Sequence[FilePlan], written: list[list[Chunk]], tensors: list[Tensor]) -> None:
     """What was written is what was compared: nobody changed it while it was copied."""
-    for plan, found in zip(plans, digests, strict=True):
+    for plan, found in zip(plans, written, strict=True):
         left = iter(found)
         for wanted, _ in plan.placed:
             tensor = tensors[wanted.tensor]
-            if any(chunk.digest != next(left) for chunk in tensor.chunks[wanted.chunks]):
+            if any(chunk.digest != next(left).digest for chunk in tensor.chunks[wanted.chunks]):
                 raise Conflict(f"tensor {tensor.name!r} was changed while it was being saved: no thread may do that")
 
 
@@ -124,20 +125,11 @@ def _part(attempt: Attempt, prepared: Prepared, tensors: list[Tensor], files: li
     return Part(manifest.FORMAT, attempt.rank, attempt.name, TREE, prepared.skeleton, prepared.leaves, tensors, files)
 
 
-def _tensors(prepared: Prepared, digests: list[list[str]]) -> list[Tensor]:
-    """Their chunks come in order: pieces of a tensor lie in one file after the other."""
-    chunks: list[list[Chunk]] = [[] for _ in prepared.stored]
-    for number, (file, found) in enumerate(zip(prepared.files, digests, strict=True)):
-        left = iter(found)
-        for wanted, at in file.placed:
-            own = chunks[wanted.tensor]
-            if 0 < wanted.size <= manifest.CHUNK_BYTES:
-                own.append(Chunk(number, at, wanted.size, next(left)))
-            else:
-                own += [Chunk(number, at + start, size, next(left)) for start, size in chunks_of(wanted.size)]
+def _tensors(prepared: Prepared, chunks: list[list[Chunk]]) -> list[Tensor]:
+    owned = by_tensor(len(prepared.stored), prepared.files, chunks)
     return [
         Tensor(each.name, each.dtype, each.shape, own, each.shift)
-        for each, own in zip(prepared.stored, chunks, strict=True)
+        for each, own in zip(prepared.stored, owned, strict=True)
     ]
 
 
@@ -184,9 +176,10 @@ async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
     path = f"{attempt.stem}.json"
     await store.storage.put_if_absent(store.key(path), data)
     own = _own(attempt, part)
-    stored = written = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks])
+    written = sum(part.files[number].size - part.files[number].header_size for number in own)
+    stored = written
     if len(own) < len(part.files):
-        written = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks if chunk.file in own])
+        stored = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks])
     return PartRef(attempt.rank, path, len(data), digest_of(data), stored, written)
 
 

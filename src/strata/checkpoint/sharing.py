@@ -42,7 +42,7 @@ class Clash(NamedTuple):
 
 def clashes(targets: Sequence[Target]) -> Iterator[Clash]:
     """Those that have no memory of their own to tell are left out."""
-    placed = [number for number, each in enumerate(targets) if each.leaf.described.region is not None]
+    placed = [number for number, each in enumerate(targets) if each.leaf.described.start]
     layouts = {number: targets[number].here for number in placed}
     origins = {number: _origin(targets[number], layouts[number]) for number in placed}
     before: list[int] = []
@@ -103,9 +103,8 @@ def _normal(layout: Layout) -> Layout:
 
 
 def _bounds(target: Target) -> tuple[int, int]:
-    region = target.leaf.described.region
-    assert region is not None
-    return region.start, region.end
+    described = target.leaf.described
+    return described.start, described.end
 
 
 def _share(one: Layout, other: Layout) -> bool:

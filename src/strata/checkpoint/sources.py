@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.frameworks import Block, Framework, Region
+from strata.checkpoint.frameworks import Block, Described, Framework
 from strata.checkpoint.frameworks.base import span
 from strata.checkpoint.moves import move
 from strata.checkpoint.ties import Stored
@@ -114,9 +114,7 @@ class Strided(NamedTuple):
     """An array with gaps in the host's memory, which `value` keeps there. Some of it is read without the rest."""
 
     value: Any
-    region: Region
-    shape: tuple[int, ...]
-    item: int
+    described: Described
 
     def read(self, start: int, target: Block) -> None:
         """Its bytes from `start` on, in order. They may begin and end within an element."""
@@ -132,12 +130,16 @@ class Strided(NamedTuple):
             target[-rest:] = _bytes_of(elements, number + count)[:rest]
 
     @property
+    def item(self) -> int:
+        return dtype_of(self.described.dtype).bytes
+
+    @property
     def _elements(self) -> NDArray[Any]:
-        assert self.region.strides is not None
-        memory = (ctypes.c_uint8 * (self.region.end - self.region.start)).from_address(self.region.start)
-        offset = -span(self.shape, self.region.strides, self.item)[0]
-        dtype = np.dtype(_RAW[self.item])
-        return np.ndarray(self.shape, dtype, memoryview(memory), offset, self.region.strides)
+        shape, strides = self.described.shape, self.described.strides
+        assert strides is not None
+        memory = (ctypes.c_uint8 * self.described.reach).from_address(self.described.start)
+        offset = -span(shape, strides, self.item)[0]
+        return np.ndarray(shape, np.dtype(_RAW[self.item]), memoryview(memory), offset, strides)
 
 
 _RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
@@ -178,9 +180,7 @@ def _source(stored: Stored, leaf: Leaf) -> Source:
     described = leaf.described
     if stored.shared is not None:
         return HostMemory(stored.shared.ctypes.data, stored.size, leaf.value)
-    if described.is_dense and described.region is not None:
-        return HostMemory(described.region.start, described.size, leaf.value)
-    strided = None
-    if described.region is not None and described.region.strides and not described.on_device:
-        strided = Strided(leaf.value, described.region, described.shape, dtype_of(described.dtype).bytes)
+    if described.is_dense:
+        return HostMemory(described.start, described.size, leaf.value)
+    strided = Strided(leaf.value, described) if described.strides and not described.on_device else None
     return Elsewhere(leaf.framework, leaf.value, stored.size, on_device=described.on_device, strided=strided)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.checkpoint.dtypes import dtype_of
-from strata.checkpoint.frameworks import Block, Layout, Region
+from strata.checkpoint.frameworks import Block, Described, Layout
 from strata.checkpoint.frameworks.base import dense_strides
 from strata.checkpoint.tree import Leaf
 
@@ -46,9 +46,8 @@ class Tied(msgspec.Struct, frozen=True, gc=False):
 
 def apart(leaves: Sequence[Leaf]) -> bool:
     """Whether no two of these share memory, nor are the same array. True of most states, and soon found out."""
-    regions = [leaf.described.region for leaf in leaves]
-    elsewhere = [id(leaf.value) for leaf, region in zip(leaves, regions, strict=True) if region is None]
-    starts, ends = _bounds([region for region in regions if region is not None])
+    elsewhere = [id(leaf.value) for leaf in leaves if not leaf.described.start]
+    starts, ends = _bounds([leaf.described for leaf in leaves if leaf.described.start])
     order = np.argsort(starts, kind="stable")
     return len(set(elsewhere)) == len(elsewhere) and bool((starts[order][1:] >= ends[order][:-1]).all())
 
@@ -87,10 +86,10 @@ def _firsts(leaves: Sequence[Leaf]) -> list[int]:
     seen: dict[Any, int] = {}
     found = []
     for number, leaf in enumerate(leaves):
-        described, region = leaf.described, leaf.described.region
+        described = leaf.described
         same: Any = id(leaf.value)
-        if region is not None:
-            same = (region.start, region.strides, described.dtype, described.shape)
+        if described.start:
+            same = (described.start, described.strides, described.dtype, described.shape)
         found.append(seen.setdefault(same, number))
     return found
 
@@ -115,8 +114,8 @@ class _Cluster(NamedTuple):
 
 def layout_of(leaf: Leaf, start: int) -> Layout:
     """How an array lies in the memory that begins there."""
-    described, region = leaf.described, _region(leaf)
-    first, strides = region.start, region.strides
+    described = leaf.described
+    first, strides = described.start, described.strides
     if strides is None:
         strides = dense_strides(described.shape, dtype_of(described.dtype).bytes)
     for length, stride in zip(described.shape, strides, strict=True):
@@ -127,10 +126,10 @@ def layout_of(leaf: Leaf, start: int) -> Layout:
 
 def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Cluster]:
     """Those that overlap another in part, each with the bytes that they cover together. Only in the host's memory."""
-    placed = [n for n in numbers if leaves[n].described.region is not None and not leaves[n].described.on_device]
+    placed = [n for n in numbers if leaves[n].described.start and not leaves[n].described.on_device]
     if len(placed) < 2:
         return {}
-    starts, ends = _bounds([_region(leaves[n]) for n in placed])
+    starts, ends = _bounds([leaves[n].described for n in placed])
     order = np.argsort(starts, kind="stable")
     reach = np.maximum.accumulate(ends[order])
     begins = np.concatenate(([True], starts[order][1:] >= reach[:-1]))
@@ -140,7 +139,8 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
     found: dict[int, _Cluster] = {}
     for each in np.flatnonzero(np.bincount(group) > 1):
         members = sorted(placed[int(member)] for member in order[group == each])
-        start, end = min(_region(leaves[n]).start for n in members), max(_region(leaves[n]).end for n in members)
+        start = min(leaves[n].described.start for n in members)
+        end = max(leaves[n].described.end for n in members)
         if sum(leaves[n].described.size for n in members) * SPARSE < end - start:
             continue
         whole = (n for n in members if leaves[n].described.is_dense and leaves[n].described.size == end - start)
@@ -149,11 +149,6 @@ def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Clus
     return found
 
 
-def _bounds(regions: Sequence[Region]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    starts = np.array([region.start for region in regions], np.uint64)
-    return starts, np.array([region.end for region in regions], np.uint64)
-
-
-def _region(leaf: Leaf) -> Region:
-    assert leaf.described.region is not None
-    return leaf.described.region
+def _bounds(placed: Sequence[Described]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    starts = np.array([each.start for each in placed], np.uint64)
+    return starts, starts + np.array([each.reach for each in placed], np.uint64)

@@ -10,6 +10,7 @@ from itertools import takewhile
 
 from strata.checkpoint.digests import FileDigests
 from strata.checkpoint.frameworks import Block
+from strata.checkpoint.manifest import Chunk
 from strata.checkpoint.snapshot import Segment, Snapshot
 from strata.checkpoint.together import together
 from strata.storage import StorageBackend
@@ -67,11 +68,11 @@ class SnapshotWriter:
         self, storage: StorageBackend, snapshot: Snapshot, filled: Filled, progress: Callable[[int], None]
     ) -> None:
         self._storage, self._snapshot, self._filled, self._progress = storage, snapshot, filled, progress
-        self._digests = [FileDigests(file) for file in snapshot.files]
+        self._digests = [FileDigests(number, file) for number, file in enumerate(snapshot.files)]
         self._threads = DaemonThreads(DIGEST_THREADS, "strata-digest")
 
-    async def write(self, keys: Sequence[str]) -> list[list[str]]:
-        """All files; the digests of their chunks, by file."""
+    async def write(self, keys: Sequence[str]) -> list[list[Chunk]]:
+        """All files; their chunks, by file."""
         try:
             if self._snapshot.takes_turns or not _takes_images(self._storage):
                 for number, key in enumerate(keys):

@@ -44,7 +44,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
         found = describe(self, value)
         if value.numel() < 4:
             return found
-        return Described(found.dtype, found.shape, found.size, found.region, on_device=True)
+        return Described(found.dtype, found.shape, found.size, found.start, found.reach, on_device=True)
 
     def copy_out(self: TorchArrays, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         return LateCopies(pairs)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint.digests import FileDigests
-from strata.checkpoint.manifest import digest_of
+from strata.checkpoint.manifest import Chunk, digest_of
 from strata.checkpoint.plan import Wanted, chunks_of, plan_files
 from strata.checkpoint.snapshot import Snapshot
 from strata.checkpoint.sources import HostMemory, Room
@@ -60,12 +60,12 @@ def test_every_byte_is_where_the_plan_says(sizes: list[int], blocks: int) -> Non
 def test_digests_do_not_depend_on_how_the_bytes_come(sizes: list[int], stretch: int) -> None:
     snapshot, images, arrays = filled(sizes, 1 << 20)
     for file, image in zip(snapshot.files, images, strict=True):
-        digests = FileDigests(file)
+        digests = FileDigests(0, file)
         for start in range(0, len(image), stretch):
             digests.feed(start, np.frombuffer(image[start : start + stretch], np.uint8))
         expected = [
-            digest_of(arrays[wanted.tensor][start : start + size].tobytes())
-            for wanted, _ in file.placed
+            Chunk(0, at + start, size, digest_of(arrays[wanted.tensor][start : start + size].tobytes()))
+            for wanted, at in file.placed
             for start, size in chunks_of(wanted.size)
         ]
         assert digests.found == expected

@@ -3,7 +3,7 @@
 None of these packages is imported before the caller has: a value of torch's cannot exist without torch.
 """
 
-from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Framework, Layout, Region
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Framework, Layout
 from strata.checkpoint.frameworks.find import framework_named, framework_of, known_framework
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Described",
     "Framework",
     "Layout",
-    "Region",
     "framework_named",
     "framework_of",
     "known_framework",

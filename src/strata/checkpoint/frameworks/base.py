@@ -12,17 +12,8 @@ Block: TypeAlias = NDArray[np.uint8]
 """Bytes in memory, contiguous."""
 
 
-class Region(msgspec.Struct, frozen=True, gc=False):
-    """Where in memory an array lies: its first byte, behind its last, and how far apart its elements are, in bytes;
-    None if they lie one after the other."""
-
-    start: int
-    end: int
-    strides: tuple[int, ...] | None = None
-
-
 class Described(msgspec.Struct, frozen=True, gc=False):
-    """An array as a checkpoint sees it. `region` is None where memory is never shared, or not the caller's to see.
+    """An array as a checkpoint sees it.
 
     `is_dense`: its elements lie in host memory one after the other, as they are stored.
     """
@@ -30,9 +21,19 @@ class Described(msgspec.Struct, frozen=True, gc=False):
     dtype: str
     shape: tuple[int, ...]
     size: int
-    region: Region | None = None
+    start: int = 0
+    """The address of its first byte; 0 where memory is never shared, or not the caller's to see."""
+    reach: int = 0
+    """How many bytes there are from the first to the last of its own."""
+    strides: tuple[int, ...] | None = None
+    """How far apart its elements are, in bytes; None if they lie one after the other."""
     is_dense: bool = False
     on_device: bool = False
+
+    @property
+    def end(self) -> int:
+        """Behind its last byte."""
+        return self.start + self.reach
 
 
 class Layout(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
-from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, carved, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, carved, span
 from strata.errors import Unstorable
 
 _PLAIN = (np.ndarray, np.memmap)
@@ -31,9 +31,9 @@ class NumpyArrays:
             return Described(dtype, value.shape, 0)
         start: int = value.__array_interface__["data"][0]
         if value.flags.c_contiguous:
-            return Described(dtype, value.shape, value.nbytes, Region(start, start + value.nbytes), True)
+            return Described(dtype, value.shape, value.nbytes, start, value.nbytes, is_dense=True)
         first, last = span(value.shape, value.strides, value.itemsize)
-        return Described(dtype, value.shape, value.nbytes, Region(start + first, start + last, value.strides))
+        return Described(dtype, value.shape, value.nbytes, start + first, last - first, value.strides)
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         for value, target in pairs:

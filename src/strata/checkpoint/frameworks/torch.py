@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
-from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, Region, carved, span
+from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, carved, span
 from strata.checkpoint.frameworks.gpu import GpuCopies, Pairs
 from strata.errors import Unstorable
 
@@ -53,12 +53,11 @@ class TorchArrays:
             return Described(dtype, shape, size, on_device=not on_host)
         start = value.data_ptr()
         if value.is_contiguous():
-            return Described(dtype, shape, size, Region(start, start + size), on_host, not on_host)
+            return Described(dtype, shape, size, start, size, None, on_host, not on_host)
         item = value.itemsize
         strides = tuple([step * item for step in value.stride()])
         first, last = span(shape, strides, item)
-        region = Region(start + first, start + last, strides)
-        return Described(dtype, shape, size, region, False, not on_host)
+        return Described(dtype, shape, size, start + first, last - first, strides, False, not on_host)
 
     def copy_out(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         on_gpus: dict[torch.device, list[tuple[torch.Tensor, Block]]] = {}
