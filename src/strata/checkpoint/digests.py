@@ -7,7 +7,7 @@ from typing import Any
 import xxhash
 
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.manifest import CHUNK_BYTES, DIGEST, Chunk
+from strata.checkpoint.manifest import DIGEST, Chunk
 from strata.checkpoint.plan import FilePlan
 
 
@@ -45,6 +45,9 @@ def by_tensor(tensors: int, files: Sequence[FilePlan], chunks: Iterable[list[Chu
     owned: list[list[Chunk]] = [[] for _ in range(tensors)]
     for file, found in zip(files, chunks, strict=True):
         left = iter(found)
-        for wanted, _ in file.placed:
-            owned[wanted.tensor] += islice(left, -(-wanted.size // CHUNK_BYTES))
+        for tensor, count in file.counts:
+            if count == 1:
+                owned[tensor].append(next(left))
+            else:
+                owned[tensor] += islice(left, count)
     return owned

@@ -363,12 +363,12 @@ class PartLoader:
                 check_expanded(leaf.name, size_of(leaf), self._stored_bytes(number))
 
     def _array(self, number: int, package: str) -> Any:
-        leaf = self._part.leaves[number]
+        leaf, made = self._part.leaves[number], self._made[package]
         if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
             if package not in WITH_VIEWS:
                 raise CheckpointDamaged(f"{self._where} says that {leaf.name!r} of {package} is a view, which has none")
             return self._view(leaf, leaf.tensor, framework_named(package))
-        tensor, made = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf, self._made[package]
+        tensor = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf
         known = made.get(tensor)
         if known is None:
             made.update(self._make(tensor, framework_named(package)))

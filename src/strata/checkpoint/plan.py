@@ -77,6 +77,11 @@ class FilePlan:
         return np.array(rows, np.int64).reshape(-1, 4)
 
     @cached_property
+    def counts(self) -> list[tuple[int, int]]:
+        """Of what is placed, in its order: the tensor, and how many chunks it has here."""
+        return [(wanted.tensor, -(-wanted.size // CHUNK_BYTES)) for wanted, _ in self.placed]
+
+    @cached_property
     def chunks(self) -> list[tuple[int, int]]:
         """From where to where in the file each chunk lies, in its order."""
         found: list[tuple[int, int]] = []

@@ -22,6 +22,13 @@ class Prepared(NamedTuple):
     stored: list[Stored]
     sources: list[Source]
     files: list[FilePlan]
+    taken: list[Leaf]
+    """The state's own arrays. They are let go of with the sources, while others wait for the disk."""
+
+    def let_go(self) -> None:
+        """All of it is copied: whoever has these arrays may have their memory back."""
+        self.sources.clear()
+        self.taken.clear()
 
     @property
     def on_gpu(self) -> bool:
@@ -46,7 +53,7 @@ class Planner:
         with uncollected():
             flat = flatten(state)
             leaves, stored, files = self._lay_out(flat.leaves)
-            return Prepared(flat.skeleton, leaves, stored, sources_of(stored, flat.leaves), files)
+            return Prepared(flat.skeleton, leaves, stored, sources_of(stored, flat.leaves), files, flat.leaves)
 
     def _lay_out(self, leaves: Sequence[Leaf]) -> "_LaidOut":
         """Where nothing shares memory, names, types and shapes are all there is to it."""

@@ -143,10 +143,11 @@ class ChunkReader:
                     f"{self._store.storage.url}/{key} is missing or too short ({error}): "
                     f"tensor {_name(batch[0])!r} cannot be read"
                 ) from error
-            loop = asyncio.get_running_loop()
-            bad = await loop.run_in_executor(threads, _verify, batch, landed)
+            verifying = asyncio.get_running_loop().run_in_executor(threads, _verify, batch, landed)
             if lent is not _NONE:
+                await verifying
                 self._lent.append(lent)  # not after an error: somebody may still write to it
+        bad = await verifying
         if bad is not None:
             chunk, tensor = bad
             raise CheckpointDamaged(

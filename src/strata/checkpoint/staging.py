@@ -68,7 +68,7 @@ class Stage:
             if second is not None:
                 self._fill(*second, alone=alone)
                 second[1].tell(len(second[0].segments) - 1)
-            self.prepared.sources.clear()
+            self.prepared.let_go()
         return None
 
     def finish(self, deferred: "Deferred") -> None:
@@ -76,7 +76,7 @@ class Stage:
         with self._telling_of_errors():
             deferred.finish()
             self.filled.tell(len(self.snapshot.segments) - 1)
-            self.prepared.sources.clear()
+            self.prepared.let_go()
 
     def _fill(
         self,

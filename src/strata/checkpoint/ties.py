@@ -46,8 +46,12 @@ class Tied(msgspec.Struct, frozen=True, gc=False):
 
 def apart(leaves: Sequence[Leaf]) -> bool:
     """Whether no two of these share memory, nor are the same array. True of most states, and soon found out."""
-    elsewhere = [id(leaf.value) for leaf in leaves if not leaf.described.start]
-    starts, ends = _bounds([leaf.described for leaf in leaves if leaf.described.start])
+    described = [leaf.described for leaf in leaves]
+    starts, ends = _bounds(described)
+    elsewhere: list[int] = []
+    if not starts.all():
+        elsewhere = [id(leaf.value) for leaf in leaves if not leaf.described.start]
+        starts, ends = starts[starts > 0], ends[starts > 0]
     order = np.argsort(starts, kind="stable")
     return len(set(elsewhere)) == len(elsewhere) and bool((starts[order][1:] >= ends[order][:-1]).all())
 

@@ -10,6 +10,7 @@ The law: what comes out is what went in, or it was refused before anything was w
 import math
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -59,7 +60,7 @@ def flatten(state: Any, *, template: bool = False, told: str = "the state cannot
 
 
 def unflatten(
-    skeleton: Node, array: Callable[[int, str], Any], instead: Callable[[int, str], Any] = lambda *_: NOT_INSTEAD
+    skeleton: Node, array: Callable[[int, str], Any], instead: Callable[[int, str], Any] | None = None
 ) -> Any:
     """The state again. `array` gives the array of a number, made by the named package.
 
@@ -336,8 +337,9 @@ def _advice(value: object) -> str:
 
 
 class _Build:
-    def __init__(self, array: Callable[[int, str], Any], instead: Callable[[int, str], Any]) -> None:
+    def __init__(self, array: Callable[[int, str], Any], instead: Callable[[int, str], Any] | None) -> None:
         self._array, self._instead = array, instead
+        self._one = array if instead is None else self._either
 
     def value(self, node: Node) -> Any:
         if isinstance(node, list):
@@ -345,7 +347,7 @@ class _Build:
         if not isinstance(node, dict):
             return node
         kind = next(iter(node))
-        if kind in ARRAYS:
+        if self._instead is not None and kind in ARRAYS:
             found = self._instead(node[kind], kind)
             if found is not NOT_INSTEAD:
                 return found
@@ -361,12 +363,14 @@ class _Build:
         return {key: self.value(each) for key, each in node["dict"].items()}
 
     def _arrays(self, node: Node) -> Any:
-        package = node["of"]
-        found = {}
-        for number, key in enumerate(node["arrays"], node["from"]):
-            other = self._instead(number, package)
-            found[key] = self._array(number, package) if other is NOT_INSTEAD else other
+        keys, first = node["arrays"], node["from"]
+        found = dict(zip(keys, map(self._one, range(first, first + len(keys)), repeat(node["of"])), strict=True))
         return OrderedDict(found) if "as" in node else found
+
+    def _either(self, number: int, package: str) -> Any:
+        assert self._instead is not None
+        other = self._instead(number, package)
+        return self._array(number, package) if other is NOT_INSTEAD else other
 
     def _items(self, node: Node) -> Any:
         pairs = [(self.value(key), self.value(each)) for key, each in node["items"]]

@@ -41,11 +41,7 @@ def test_any_box_is_put_together_from_any_pieces(data: st.DataObject) -> None:
     cuts = [sorted({0, length, *data.draw(st.lists(st.integers(0, length), max_size=3))}) for length in shape]
     pieces = [Box((), ())]
     for edges in cuts:
-        pieces = [
-            Box((*box.at, at), (*box.shape, end - at))
-            for box in pieces
-            for at, end in pairwise(edges)
-        ]
+        pieces = [Box((*box.at, at), (*box.shape, end - at)) for box in pieces for at, end in pairwise(edges)]
     assert cover(shape, pieces)
     assert not cover(shape, pieces[1:])
     assert not cover(shape, [*pieces, pieces[0]])
