@@ -32,6 +32,13 @@ def _escaped(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text) or "%"
 
 
+def _has_escaped(text: str) -> bool:
+    """A search for single characters, which Python is ten times as fast at, finds nothing in most texts."""
+    if "/" in text or "%" in text or "@" in text:
+        return True
+    return not text.isprintable() and _ESCAPED.search(text) is not None
+
+
 def key_of(part: str) -> str:
     """The key that a part of a name stands for; the part itself, where no key has that name."""
     key = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), part)
@@ -57,7 +64,7 @@ class Names:
     def give_all(self, name: str, keys: Mapping[str, object]) -> list[str] | None:
         """To what lies under all these keys of what is called so; None where that must be done one by one, since a key
         is escaped or a name is taken."""
-        if "" in keys or _RESERVED in keys or _ESCAPED.search("".join(keys)):
+        if "" in keys or _RESERVED in keys or _has_escaped("".join(keys)):
             return None
         wanted = [f"{name}/{key}" for key in keys] if name else list(keys)
         if not self._taken.isdisjoint(wanted):
