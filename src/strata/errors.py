@@ -17,6 +17,7 @@
     ├── SaveFailed          too many background saves in a row did not succeed
     ├── SaveReplaced        a later save took the place of this one
     ├── SaveSkipped         another save was under way, and this one was not to wait
+    ├── RankFailed          another rank could not do its part, or did not in time; the message names it
     ├── RpcError            a call ended with anything but OK; `status` is gRPC's (in `strata.rpc`, with its codes)
     └── StorageError        a storage could not do it; `storage` and `key` say where
         ├── ObjectNotFound  no such object (also a NotFound)
@@ -148,6 +149,12 @@ class SaveSkipped(StrataError):
     """Another save was under way, and this one was not to wait for it."""
 
     code = "save_skipped"
+
+
+class RankFailed(StrataError):
+    """Another rank could not do its part of a save, or has not done it in time. The message names it."""
+
+    code = "rank_failed"
 
 
 class StorageError(StrataError):

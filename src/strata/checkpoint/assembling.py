@@ -28,6 +28,7 @@ class Outline(NamedTuple):
     shape: tuple[int, ...]
     size: int
     shift: int = 0
+    at: tuple[int, ...] | None = None
 
 
 class Stretch(NamedTuple):
@@ -142,7 +143,8 @@ def _cuts(file: FilePlan) -> Iterator[list[_Cut]]:
 
 def tensors_of(outlines: Sequence[Outline], chunks: Sequence[list[Chunk]]) -> list[Tensor]:
     return [
-        Tensor(each.name, each.dtype, each.shape, own, each.shift) for each, own in zip(outlines, chunks, strict=True)
+        Tensor(each.name, each.dtype, each.shape, own, each.shift, each.at)
+        for each, own in zip(outlines, chunks, strict=True)
     ]
 
 

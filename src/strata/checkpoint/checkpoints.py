@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from strata.checkpoint.lineage import LINEAGE, Lineage, read_lineage, rebuilt
-from strata.checkpoint.loading import PartLoader, names_of
+from strata.checkpoint.loading import StateLoader, names_of
 from strata.checkpoint.locating import jobs_in, some_jobs
 from strata.checkpoint.manifest import METADATA, MOST_TERMS, Metadata, Part
 from strata.checkpoint.matching import Load, LoadReport, chooser, renamer
@@ -25,6 +25,7 @@ from strata.checkpoint.slices import Index
 from strata.checkpoint.stakes import stands
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
+from strata.checkpoint.whole import Whole
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
 
@@ -80,8 +81,8 @@ class Survey(NamedTuple):
 class Checkpoints:
     """The committed checkpoints of one job."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, rank: int = 0) -> None:
+        self.store, self.rank = store, rank
         self.check: Callable[[], Awaitable[object]] = _nothing
         """Raises once another process has taken over: asked before anything is deleted that it may need."""
         self.deleting = asyncio.Lock()
@@ -172,13 +173,14 @@ class Checkpoints:
             return damaged[-1]
 
     async def latest_part(self) -> tuple[Folder, Part] | None:
-        """Of the latest on the line, if there is one that is sound."""
+        """This rank's of the latest on the line, if there is one that is sound."""
         line = await self.line()
         if not line:
             return None
         folder = line[max(line)]
         try:
-            return folder, await self._only_part(folder)
+            own = [each for each in (await self.store.metadata(folder)).parts if each.rank == self.rank]
+            return (folder, await self.store.part(own[0])) if own else None
         except (CheckpointDamaged, InvalidInput, ObjectNotFound) as error:
             logger.warning("nothing is referred to in %s: %s", folder.name, error)
             return None
@@ -195,9 +197,9 @@ class Checkpoints:
         """The state, and what of it did not fit."""
         async with marked(self.store, folder):
             report = LoadReport()
-            part = await self._only_part(folder)
-            loader = self._loader(folder, part, progress)
-            if part.kind == BYTES:
+            whole = await self.store.whole(folder, self.rank)
+            loader = self._loader(folder, whole, progress)
+            if whole.kind == BYTES:
                 if not load.is_whole:
                     raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
                 return await loader.bytes(), report
@@ -206,34 +208,28 @@ class Checkpoints:
                 return await loader.into(load.into, renamer(load.rename), report, strictly), report
             if load.like is not None:
                 return await loader.like(load.like, renamer(load.rename), report, strictly), report
-            return await loader.tree(None if load.keys is None else chooser(names_of(part), load.keys)), report
+            return await loader.tree(None if load.keys is None else chooser(names_of(whole), load.keys)), report
 
     async def load_slice(self, folder: Folder, name: str, index: Index) -> Any:
         """A part of one array."""
         async with marked(self.store, folder):
-            part = await self._only_part(folder)
-            if part.kind == BYTES:
+            whole = await self.store.whole(folder, self.rank)
+            if whole.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it has no tensors")
-            return await self._loader(folder, part, lambda count: None).slice(name, index)
+            return await self._loader(folder, whole, lambda count: None).slice(name, index)
 
-    def _loader(self, folder: Folder, part: Part, progress: Callable[[int], None]) -> PartLoader:
-        return PartLoader(self.store, part, progress, f"{self._where(folder)}/part-{part.rank}-{part.attempt}.json")
+    def _loader(self, folder: Folder, whole: Whole, progress: Callable[[int], None]) -> StateLoader:
+        return StateLoader(self.store, whole, progress, self._where(folder))
 
     async def open(self, folder: Folder) -> Opened:
         """For an object that is loaded into: nobody deletes the checkpoint until it is closed."""
         async with AsyncExitStack() as mark:
             await mark.enter_async_context(marked(self.store, folder))
-            part = await self._only_part(folder)
-            if part.kind == BYTES:
+            whole = await self.store.whole(folder, self.rank)
+            if whole.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
-            loader = self._loader(folder, part, lambda count: None)
+            loader = self._loader(folder, whole, lambda count: None)
             return Opened(folder, self._where(folder), loader, mark.pop_all())
-
-    async def _only_part(self, folder: Folder) -> Part:
-        metadata = await self.store.metadata(folder)
-        if len(metadata.parts) != 1:
-            raise InvalidInput(f"{self._where(folder)} was saved by {len(metadata.parts)} ranks, not by one")
-        return await self.store.part(metadata.parts[0])
 
     def _where(self, folder: Folder) -> str:
         return f"{self.where}/{folder.name}"

@@ -60,7 +60,7 @@ def _state(part: Part) -> Any:
 
 def _digests(tensor: Tensor) -> Any:
     chunks = [(chunk.size, chunk.digest) for chunk in tensor.chunks]
-    return tensor.name, tensor.dtype, tensor.shape, tensor.shift, chunks
+    return tensor.name, tensor.dtype, tensor.shape, tensor.shift, tensor.at, chunks
 
 
 def _content(part: Part) -> Content:

@@ -17,6 +17,7 @@ from strata.checkpoint.manifest import Chunk, Metadata, Part
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.structure import VALUE, places
+from strata.checkpoint.whole import Whole, pieces_of, whole_of
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 
@@ -31,6 +32,11 @@ class Contents(NamedTuple):
     folder: Folder
     metadata: Metadata
     parts: list[Part]
+
+    @property
+    def whole(self) -> Whole:
+        """The state, as the first rank sees it."""
+        return whole_of(self.parts, self.parts[0].rank, self.folder.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +126,10 @@ class _Array(NamedTuple):
 
 
 def _arrays(contents: Contents) -> dict[Key, _Array]:
+    whole, rank = contents.whole, contents.parts[0].rank
     return {
-        (part.rank, leaf.name): _Array(leaf, part.tensors[leaf.tensor].chunks)
-        for part in contents.parts
-        for leaf in leaves_of(part)
+        (rank, leaf.name): _Array(leaf, [chunk for each in pieces_of(whole, leaf.tensor) for chunk in each.chunks])
+        for leaf in leaves_of(whole)
     }
 
 
@@ -177,13 +183,13 @@ class _Places(NamedTuple):
 
 def _places(contents: Contents) -> _Places:
     found = _Places({}, {})
-    for part in contents.parts:
-        if part.kind == TREE:
-            for place in places(part.skeleton):
-                key = part.rank, place.name
-                found.words[place.family, key] = place.words
-                if place.family == VALUE:
-                    found.values[key] = place.node
+    whole, rank = contents.whole, contents.parts[0].rank
+    if whole.kind == TREE:
+        for place in places(whole.skeleton):
+            key = rank, place.name
+            found.words[place.family, key] = place.words
+            if place.family == VALUE:
+                found.values[key] = place.node
     return found
 
 

@@ -16,7 +16,7 @@ from strata.checkpoint import manifest
 from strata.checkpoint.assembling import Assembler, Outline, Supply, bytes_plan, files_of, tensors_of, tree_plan
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.lineage import read_lineage
-from strata.checkpoint.manifest import METADATA, Metadata, Part, PartRef, Tied, digest_of
+from strata.checkpoint.manifest import METADATA, Leaf, Metadata, Part, PartRef, digest_of
 from strata.checkpoint.readers import claimed
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.store import Folder, Store, folder_named
@@ -39,7 +39,7 @@ class Content(NamedTuple):
     rank: int
     kind: str
     skeleton: Any
-    leaves: list[int | Tied]
+    leaves: list[Leaf]
     outlines: Sequence[Outline]
 
 

@@ -58,6 +58,15 @@ def dtype_of(name: str) -> Dtype:
     raise InvalidInput(f"{name!r} is no element type that this version of Strata knows: a newer one wrote it")
 
 
+def raw(item: int) -> "np.dtype[np.generic]":
+    """Something of as many bytes: they are copied, and mean nothing."""
+    return np.dtype(_RAW.get(item, f"V{item}"))
+
+
+_RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+"""Those that numpy copies fastest."""
+
+
 def name_of_numpy(dtype: "np.dtype[np.generic]") -> str | None:
     """The name of numpy's type; None for one whose elements are no plain bytes, or differ from machine to machine."""
     if dtype.hasobject or dtype.fields is not None:

@@ -11,13 +11,14 @@ import msgspec
 from strata.checkpoint.assembling import Assembler
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.leaves import Leaf, LeafSupply, check_leaf, leaves_of
-from strata.checkpoint.manifest import Metadata, Part
+from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, chooser
 from strata.checkpoint.plan import FilePlan, Wanted, planned_file
 from strata.checkpoint.readers import marked
 from strata.checkpoint.saving import BYTES
 from strata.checkpoint.skeleton import PACKAGES, array_kinds
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.whole import Whole
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend
 
@@ -53,13 +54,11 @@ class Choice(NamedTuple):
         return sum(leaf.size for _, leaf in self.named)
 
 
-async def only_part(store: Store, folder: Folder) -> tuple[Metadata, Part]:
-    """Of a checkpoint that is a tree of one rank, as all that are taken to another format must be."""
+async def tree_in(store: Store, folder: Folder) -> tuple[Metadata, Whole]:
+    """Of a checkpoint that is a tree, as all that are taken to another format must be."""
     metadata = await store.metadata(folder)
     where = f"{store.storage.url}/{store.root}/{folder.name}"
-    if len(metadata.parts) != 1:
-        raise InvalidInput(f"{where} was saved by {len(metadata.parts)} ranks, not by one: it cannot be exported")
-    part = await store.part(metadata.parts[0])
+    part = await store.whole(folder)
     if part.kind == BYTES:
         raise InvalidInput(
             f"{where} is a state of bytes, and no other format has them: its file is {part.files[0].path}"
@@ -68,7 +67,7 @@ async def only_part(store: Store, folder: Folder) -> tuple[Metadata, Part]:
 
 
 def choose(
-    part: Part,
+    part: Whole,
     keys: Keys | None = None,
     strip: str = "",
     *,
@@ -126,7 +125,7 @@ def _check_dtype(name: str, leaf: Leaf) -> None:
 async def export_safetensors(
     store: Store,
     folder: Folder,
-    part: Part,
+    part: Whole,
     choice: Choice,
     target: StorageBackend,
     *,

@@ -11,10 +11,11 @@ from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.frameworks.base import dense_strides, span
 from strata.checkpoint.loading import names_of
-from strata.checkpoint.manifest import Part, Tied
+from strata.checkpoint.manifest import Tied
 from strata.checkpoint.soundness import check_expanded, size_of
 from strata.checkpoint.store import Store
 from strata.checkpoint.supplying import PartSupply, outline_of
+from strata.checkpoint.whole import Whole
 
 
 class Leaf(NamedTuple):
@@ -50,7 +51,7 @@ class Leaf(NamedTuple):
         return Outline(self.name, self.dtype, self.shape, self.size)
 
 
-def leaves_of(part: Part) -> list[Leaf]:
+def leaves_of(part: Whole) -> list[Leaf]:
     """All of them, by their numbers."""
     return [
         _leaf(part, number, name, each)
@@ -58,7 +59,7 @@ def leaves_of(part: Part) -> list[Leaf]:
     ]
 
 
-def _leaf(part: Part, number: int, name: str, leaf: int | Tied) -> Leaf:
+def _leaf(part: Whole, number: int, name: str, leaf: int | Tied) -> Leaf:
     if not isinstance(leaf, Tied) or leaf.offset is None:
         tensor = leaf.tensor if isinstance(leaf, Tied) else leaf
         told = outline_of(part.tensors[tensor])
@@ -68,7 +69,7 @@ def _leaf(part: Part, number: int, name: str, leaf: int | Tied) -> Leaf:
     return Leaf(name, number, leaf.tensor, leaf.dtype, leaf.shape, leaf.offset, strides, False, True)
 
 
-def check_leaf(part: Part, leaf: Leaf) -> None:
+def check_leaf(part: Whole, leaf: Leaf) -> None:
     """InvalidInput for one that cannot be written out."""
     check_expanded(leaf.name, leaf.size, size_of(part.tensors[leaf.tensor]))
 
@@ -76,7 +77,7 @@ def check_leaf(part: Part, leaf: Leaf) -> None:
 class LeafSupply:
     """Of some leaves, numbered as they are given. Memory for one that has gaps, and none for others."""
 
-    def __init__(self, store: Store, part: Part, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, store: Store, part: Whole, leaves: Sequence[Leaf]) -> None:
         self._part, self._leaves = part, leaves
         self._supply = PartSupply(store, part)
         self._gathered: tuple[int, Block] | None = None
@@ -85,7 +86,7 @@ class LeafSupply:
         direct = []
         for stretch in stretches:
             leaf = self._leaves[stretch.tensor]
-            if leaf.strides is None:
+            if leaf.strides is None and leaf.tensor not in self._part.boxes:
                 direct.append(Stretch(leaf.tensor, leaf.offset + stretch.start, stretch.target))
             else:
                 whole = await self._gather(stretch.tensor)
@@ -103,8 +104,11 @@ class LeafSupply:
         if self._gathered is not None and self._gathered[0] == number:
             return self._gathered[1]
         leaf, item = self._leaves[number], dtype_of(self._leaves[number].dtype).bytes
-        assert leaf.strides is not None
         check_leaf(self._part, leaf)
+        if leaf.strides is None:
+            made = await self._supply.put_together(leaf.tensor)
+            self._gathered = (number, made)
+            return made
         first, last = leaf.span
         block = np.empty(last - first, np.uint8)
         await self._supply([Stretch(leaf.tensor, first, block)])

@@ -4,7 +4,6 @@ Nothing is made or changed before it is known that everything fits. What is load
 if a chunk turns out to be damaged the error says so, and the arrays hold a mixture, which is said too.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,12 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strata.checkpoint import manifest
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.classes import in_classes_of
 from strata.checkpoint.devices import OnDevice, to_devices
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
-from strata.checkpoint.frameworks.base import dense_strides
-from strata.checkpoint.manifest import Part, Tensor
+from strata.checkpoint.frameworks.base import Shards, dense_strides
+from strata.checkpoint.gathering import memory_for, wishes_for
+from strata.checkpoint.manifest import Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
@@ -27,7 +28,7 @@ from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattere
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
-from strata.checkpoint.slices import Box, Index, box_of, chunks_for, sparse_memory, with_bytes
+from strata.checkpoint.slices import Index, box_of, inside, with_bytes
 from strata.checkpoint.soundness import check_expanded, size_of
 from strata.checkpoint.stateful import ArraySpec, Outline
 from strata.checkpoint.store import Store
@@ -35,6 +36,7 @@ from strata.checkpoint.ties import apart
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.verifying import check_lengths
+from strata.checkpoint.whole import Whole
 from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StrataError, Unstorable
 
 NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration)
@@ -51,17 +53,17 @@ class Slab(NamedTuple):
     memory: Block
 
 
-def names_of(part: Part) -> list[str]:
-    """The names of all arrays of a part, in the order of the skeleton."""
-    return [leaf.name if isinstance(leaf, manifest.Tied) else part.tensors[leaf].name for leaf in part.leaves]
+def names_of(whole: Whole) -> list[str]:
+    """The names of all arrays, in the order of the skeleton."""
+    return [leaf.name if isinstance(leaf, manifest.Tied) else whole.tensors[leaf].name for leaf in whole.leaves]
 
 
-class PartLoader:
-    """Loads one part of a checkpoint; `where` is what to call its manifest."""
+class StateLoader:
+    """Loads the state of a checkpoint; `where` is what to call that."""
 
-    def __init__(self, store: Store, part: Part, progress: Callable[[int], None], where: str) -> None:
-        self._store, self._part, self._where = store, part, where
-        self._reader = ChunkReader(store, part.files, progress)
+    def __init__(self, store: Store, whole: Whole, progress: Callable[[int], None], where: str) -> None:
+        self._store, self._whole, self._where = store, whole, where
+        self._reader = ChunkReader(store, whole.files, progress)
         self._blocks: dict[int, Block] = {}
         self._slabs: dict[int, Slab] = {}
         self._made: defaultdict[str, dict[int, Any]] = defaultdict(dict)
@@ -75,9 +77,10 @@ class PartLoader:
 
     async def tree(self, wants: Callable[[str], bool] | None = None) -> Any:
         """The state, with new arrays; only what is wanted, by name."""
-        skeleton, tensors = self._part.skeleton, set(range(len(self._part.tensors)))
+        skeleton, leaves = self._whole.skeleton, self._whole.leaves
+        tensors = {leaf.tensor if isinstance(leaf, manifest.Tied) else leaf for leaf in leaves}
         if wants is not None:
-            numbers = {number for number, name in enumerate(names_of(self._part)) if wants(name)}
+            numbers = {number for number, name in enumerate(names_of(self._whole)) if wants(name)}
             with self._making_sense():
                 skeleton = pruned(skeleton, numbers.__contains__, wants)
             tensors = {self._tensor(number) for number in numbers}
@@ -97,7 +100,7 @@ class PartLoader:
         pairs = await self._agreeing(pairs, report, strictly)
         await self._fill(pairs, new)
         tree = self._tree_with({number: leaf.value for number, leaf in pairs}, new)
-        return in_classes_of(state, tree, self._part.skeleton)
+        return in_classes_of(state, tree, self._whole.skeleton)
 
     async def like(self, template: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
@@ -122,7 +125,7 @@ class PartLoader:
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
-        return in_classes_of(template, self._tree_with(given, new), self._part.skeleton)
+        return in_classes_of(template, self._tree_with(given, new), self._whole.skeleton)
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
         where = getattr(leaf.value, "device", None)
@@ -133,7 +136,7 @@ class PartLoader:
     ) -> tuple[list[tuple[int, Leaf]], list[int]]:
         """Which array of the checkpoint goes where, and which are no arrays here. CheckpointMismatch if anything does
         not fit, with nothing changed or made."""
-        pairs = self._fitting([rename(name) for name in names_of(self._part)], list(found), report)
+        pairs = self._fitting([rename(name) for name in names_of(self._whole)], list(found), report)
         values = self._values()
         own = self._sound([pair for pair in pairs if pair[0] not in values], report)
         _check(report, strictly)
@@ -142,15 +145,15 @@ class PartLoader:
     def _tree_with(self, given: Mapping[int, Any], new: Iterable[int]) -> Any:
         """The checkpoint's, with these arrays and values."""
         placed = {**given, **dict.fromkeys(new, NOT_INSTEAD)}
-        skeleton = self._part.skeleton
+        skeleton = self._whole.skeleton
         with uncollected(), self._making_sense():
-            if len(placed) < len(self._part.leaves):
+            if len(placed) < len(self._whole.leaves):
                 skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
             return unflatten(skeleton, self._array, lambda number, _: placed[number])
 
     def outline(self, rename: Callable[[str], str], report: LoadReport) -> Outline:
         """What there is, before any of it is read."""
-        names, arrays = names_of(self._part), {}
+        names, arrays = names_of(self._whole), {}
 
         def outlined(number: int, kind: str) -> ArraySpec:
             found = ArraySpec(names[number], *self._described(number), self._tensor(number), kind)
@@ -158,13 +161,13 @@ class PartLoader:
             return found
 
         with self._making_sense():
-            tree = unflatten(self._part.skeleton, self._array, outlined)
+            tree = unflatten(self._whole.skeleton, self._array, outlined)
         return Outline(tree, list(arrays.values()), rename, report)
 
     async def fill(self, targets: Mapping[str, Any], report: LoadReport, strictly: str | None) -> Any:
         """Fill these arrays, by name in the checkpoint, and make a new one for each None. Gives the checkpoint's tree:
         None is in the place of arrays that are not named here, or do not fit."""
-        wanted = [(number, name) for number, name in enumerate(names_of(self._part)) if name in targets]
+        wanted = [(number, name) for number, name in enumerate(names_of(self._whole)) if name in targets]
         own = [(number, _leaf(name, targets[name])) for number, name in wanted if targets[name] is not None]
         pairs = self._sound(own, report)
         _check(report, strictly)
@@ -174,7 +177,7 @@ class PartLoader:
         given = {number: leaf.value for number, leaf in pairs}
         made = dict.fromkeys(new, NOT_INSTEAD)
         with self._making_sense():
-            return unflatten(self._part.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
+            return unflatten(self._whole.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
 
     async def _fill(self, targets: Sequence[tuple[int, Leaf]], new: Sequence[int] = ()) -> None:
         """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
@@ -185,11 +188,19 @@ class PartLoader:
         on_devices: dict[int, OnDevice] = {}
         await self._check_lengths([*(self._tensor(number) for number, _ in targets), *map(self._tensor, new)])
         later: list[tuple[int, Leaf]] = []
+        spread = _Spread(self._whole)
         for number, leaf in others:
             tensor = self._tensor(number)
+            if leaf.described.shards is not None:
+                if self._is_view(number):
+                    later.append((number, leaf))
+                else:
+                    spread.add(tensor, leaf.framework, leaf.described.shards)
+                continue
             taken = self._is_view(number) or tensor in blocks or tensor in on_devices
             own = None if taken else leaf.framework.memory(leaf.value)
-            there = None if taken or own is not None else leaf.framework.device_bytes(leaf.value)
+            is_whole = own is None and not taken and tensor not in self._whole.boxes
+            there = leaf.framework.device_bytes(leaf.value) if is_whole else None
             if own is not None:
                 blocks[tensor] = own
             elif there is not None:
@@ -200,16 +211,23 @@ class PartLoader:
         self._check_expanded(number for number, _ in later)
         needed = {self._tensor(number) for number in (*(number for number, _ in later), *new)}
         try:
-            await self._read(blocks, needed - blocks.keys(), scattered)
-            await to_devices(self._reader, self._part.tensors, on_devices)
+            await self._read(blocks, needed - blocks.keys(), [*scattered, *spread.wishes])
+            await to_devices(self._reader, self._whole.tensors, on_devices)
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
+        spread.finish()
         for number, leaf in later:
-            leaf.framework.copy_in(leaf.value, self._dense(number))
+            if leaf.described.shards is None:
+                leaf.framework.copy_in(leaf.value, self._dense(number))
+                continue
+            for piece in leaf.described.shards.pieces:
+                box = Box(piece.at, tuple(piece.value.shape))
+                found = self._elements(number)[box.within(Box.whole(box.shape))]
+                leaf.framework.copy_in(piece.value, np.ascontiguousarray(found).reshape(-1))
 
     def _scattered(self, targets: Sequence[tuple[int, Leaf]]) -> tuple[list[Scattered], list[tuple[int, Leaf]]]:
         """Runs of small tensors that have one name each, for arrays to whose memory they can be copied; the others."""
-        tensors, leaves = self._part.tensors, self._part.leaves
+        tensors, leaves = self._whole.tensors, self._whole.leaves
         tied = {leaf.tensor for leaf in leaves if isinstance(leaf, manifest.Tied)}
         small: dict[int, tuple[int, Leaf]] = {}
         others: list[tuple[int, Leaf]] = []
@@ -226,7 +244,7 @@ class PartLoader:
 
     async def slice(self, name: str, index: Index) -> Any:
         """A part of one array, as an array of the package it was saved from."""
-        names = names_of(self._part)
+        names = names_of(self._whole)
         if name not in names:
             near = get_close_matches(name, names, 3)
             raise NotFound(f"the checkpoint has no tensor {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
@@ -234,29 +252,29 @@ class PartLoader:
         dtype, shape = self._described(number)
         box = box_of(shape, index)
         await self._check_lengths([self._tensor(number)])
-        whole = await (self._whole(number) if self._is_view(number) else self._sparse(number, box))
-        found = whole[with_bytes(index)]
+        if self._is_view(number):
+            found = (await self._all(number))[with_bytes(index)]
+        else:
+            found = (await self._some(number, box))[with_bytes(inside(shape, index))]
         check_expanded(name, found.nbytes, self._stored_bytes(number))
         part = np.ascontiguousarray(found)
         with self._making_sense():
-            kind = array_kinds(self._part.skeleton)[number]
+            kind = array_kinds(self._whole.skeleton)[number]
             package = framework_named("numpy" if kind in VALUES else kind)
             return package.make(dtype, part.shape[:-1], part.reshape(-1))
 
-    async def _whole(self, number: int) -> Block:
+    async def _all(self, number: int) -> Block:
         """An array's elements, as their bytes in one more dimension."""
         await self._read({}, {self._tensor(number)})
         return self._elements(number)
 
-    async def _sparse(self, number: int, box: Box) -> Block:
-        """The same, of which only what is in the box is read."""
-        tensor = self._part.tensors[self._tensor(number)]
-        item = dtype_of(tensor.dtype).bytes
-        memory = sparse_memory(item * math.prod(tensor.shape))
-        cuts = cut(tensor, memory)
-        wanted = chunks_for(tensor.shape, item, box)
-        await self._reader.read(Wish(cuts[place][0], tensor.name, cuts[place][1]) for place in wanted)
-        return memory.reshape((*tensor.shape, item))
+    async def _some(self, number: int, box: Box) -> Block:
+        """The same of a box alone: the rest is not read."""
+        number = self._tensor(number)
+        tensor = self._whole.tensors[number]
+        memory = memory_for(tensor.dtype, box)
+        await self._reader.read(wishes_for(tensor, self._whole.boxes.get(number), box, memory))
+        return memory.reshape((*box.shape, dtype_of(tensor.dtype).bytes))
 
     def _fitting(self, names: list[str], found: list[Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Which array of the checkpoint goes where; what does not fit is reported."""
@@ -277,7 +295,7 @@ class PartLoader:
     def _values(self) -> set[int]:
         """What is stored as an array, and is none."""
         with self._making_sense():
-            return value_numbers(self._part.skeleton)
+            return value_numbers(self._whole.skeleton)
 
     def _sound(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Those of the same type and shape; and of several that are one array here, those that are one there."""
@@ -328,7 +346,7 @@ class PartLoader:
         return [pair for pair in pairs if pair[0] not in refused]
 
     def _target(self, number: int, leaf: Leaf) -> Target:
-        there = self._part.leaves[number]
+        there = self._whole.leaves[number]
         dtype, shape = self._described(number)
         if isinstance(there, manifest.Tied) and there.offset is not None:
             return Target(leaf, there.tensor, Layout(dtype, shape, there.offset, there.strides))
@@ -337,33 +355,33 @@ class PartLoader:
     # -- arrays ------------------------------------------------------------------------------------------------------
 
     def _tensor(self, number: int) -> int:
-        leaf = self._part.leaves[number]
+        leaf = self._whole.leaves[number]
         return leaf.tensor if isinstance(leaf, manifest.Tied) else leaf
 
     def _is_view(self, number: int) -> bool:
-        leaf = self._part.leaves[number]
+        leaf = self._whole.leaves[number]
         return isinstance(leaf, manifest.Tied) and leaf.offset is not None
 
     def _described(self, number: int) -> tuple[str, tuple[int, ...]]:
-        leaf = self._part.leaves[number]
+        leaf = self._whole.leaves[number]
         if isinstance(leaf, manifest.Tied):
             if leaf.offset is not None:
                 return leaf.dtype, leaf.shape
             leaf = leaf.tensor
-        tensor = self._part.tensors[leaf]
+        tensor = self._whole.tensors[leaf]
         return tensor.dtype, tensor.shape
 
     def _stored_bytes(self, number: int) -> int:
-        return size_of(self._part.tensors[self._tensor(number)])
+        return size_of(self._whole.tensors[self._tensor(number)])
 
     def _check_expanded(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            leaf = self._part.leaves[number]
+            leaf = self._whole.leaves[number]
             if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
                 check_expanded(leaf.name, size_of(leaf), self._stored_bytes(number))
 
     def _array(self, number: int, package: str) -> Any:
-        leaf, made = self._part.leaves[number], self._made[package]
+        leaf, made = self._whole.leaves[number], self._made[package]
         if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
             if package not in WITH_VIEWS:
                 raise CheckpointDamaged(f"{self._where} says that {leaf.name!r} of {package} is a view, which has none")
@@ -377,7 +395,7 @@ class PartLoader:
 
     def _make(self, tensor: int, framework: Framework) -> Iterable[tuple[int, Any]]:
         """An array; with it those that lie side by side with it, which are made soonest together."""
-        tensors, slab = self._part.tensors, self._slabs.get(tensor)
+        tensors, slab = self._whole.tensors, self._slabs.get(tensor)
         if slab is not None:
             numbers = slab.run.numbers
             made = framework.carve(slab.run.dtype, [tensors[number].shape for number in numbers], slab.memory)
@@ -391,7 +409,7 @@ class PartLoader:
         slab = self._slabs.get(tensor)
         if slab is None:
             return self._blocks[tensor]
-        chunk = self._part.tensors[tensor].chunks[0]
+        chunk = self._whole.tensors[tensor].chunks[0]
         at = chunk.at - slab.run.start
         return slab.memory[at : at + chunk.size]
 
@@ -405,7 +423,7 @@ class PartLoader:
 
     def _elements(self, number: int) -> Block:
         """As they lie: a view may have far more than there are bytes for."""
-        leaf, block = self._part.leaves[number], self._block(self._tensor(number))
+        leaf, block = self._whole.leaves[number], self._block(self._tensor(number))
         dtype, shape = self._described(number)
         item = dtype_of(dtype).bytes
         if not (isinstance(leaf, manifest.Tied) and leaf.offset is not None):
@@ -414,8 +432,12 @@ class PartLoader:
 
     async def _check_lengths(self, tensors: Iterable[int]) -> None:
         """Of the files that hold these."""
-        files = {chunk.file for number in tensors for chunk in self._part.tensors[number].chunks}
-        await check_lengths(self._store, [self._part.files[number] for number in sorted(files)])
+        own, boxes = self._whole.tensors, self._whole.boxes
+        files = {chunk.file for number in tensors for chunk in own[number].chunks}
+        files |= {
+            chunk.file for number in boxes.keys() & set(tensors) for each in boxes[number] for chunk in each.chunks
+        }
+        await check_lengths(self._store, [self._whole.files[number] for number in sorted(files)])
 
     @contextmanager
     def _making_sense(self) -> Iterator[None]:
@@ -429,24 +451,51 @@ class PartLoader:
                 f"{self._where} describes no state that was ever saved ({type(error).__name__}: {error})"
             ) from error
 
-    async def _read(self, blocks: dict[int, Block], new: Iterable[int], scattered: Iterable[Scattered] = ()) -> None:
+    async def _read(self, blocks: dict[int, Block], new: Iterable[int], others: Iterable[AnyWish] = ()) -> None:
         """Tensors into this memory, and those that are new into memory that is made for them."""
-        tensors, memory = self._part.tensors, Memory()
+        tensors, memory = self._whole.tensors, Memory()
         with uncollected():
             runs, alone = runs_of(tensors, new)
             self._blocks = blocks | {number: memory.take(tensors[number]) for number in alone}
-            wishes: list[AnyWish] = [*scattered]
-            wishes += [
-                Wish(chunk, tensors[number].name, target)
-                for number, block in self._blocks.items()
-                for chunk, target in cut(tensors[number], block)
-            ]
+            wishes: list[AnyWish] = [*others]
+            for number, block in self._blocks.items():
+                boxes = self._whole.boxes.get(number)
+                if boxes is not None:
+                    wishes += wishes_for(tensors[number], boxes, Box.whole(tensors[number].shape), block)
+                    continue
+                wishes += [Wish(chunk, tensors[number].name, target) for chunk, target in cut(tensors[number], block)]
             self._slabs = {}
             for run in runs:
                 slab = Slab(run, memory.take_run(run))
                 wishes.append(Neighbours([tensors[number] for number in run.numbers], slab.memory))
                 self._slabs.update(dict.fromkeys(run.numbers, slab))
         await self._reader.read(wishes)
+
+
+class _Spread:
+    """Arrays that many ranks hold together, to be filled: their pieces that are here, each a box of its tensor."""
+
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
+        self.wishes: list[AnyWish] = []
+        self._copies: list[tuple[Framework, Any, Block]] = []
+
+    def add(self, tensor: int, framework: Framework, shards: Shards) -> None:
+        told = self._whole.tensors[tensor]
+        for piece in shards.pieces:
+            box = Box(piece.at, tuple(piece.value.shape))
+            if not box.size:
+                continue
+            memory = framework.memory(piece.value)
+            if memory is None:
+                memory = memory_for(told.dtype, box)
+                self._copies.append((framework, piece.value, memory))
+            self.wishes += wishes_for(told, self._whole.boxes.get(tensor), box, memory)
+
+    def finish(self) -> None:
+        """What could not be read into its own memory."""
+        for framework, value, memory in self._copies:
+            framework.copy_in(value, memory)
 
 
 def _scattered(tensors: Sequence[Tensor], run: Run, leaves: Sequence[Leaf]) -> Scattered:

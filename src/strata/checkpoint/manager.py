@@ -14,6 +14,7 @@ from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.budget import Budget, default_budget
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.crewsaver import CrewSaver
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
@@ -31,6 +32,7 @@ from strata.checkpoint.tieredsaver import TieredSaver
 from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
+from strata.checkpoint.words import Words, common_run
 from strata.core.ids import check_int
 from strata.errors import InvalidInput, Refused
 from strata.storage import StorageBackend, open_storage
@@ -273,7 +275,9 @@ class CheckpointManager(CheckpointReader):
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
-    rank, world_size: of this process in its job. So far a checkpoint is saved by one process.
+    rank, world_size: of this process in its job, if each of its ranks saves a part; then all of them must save, the
+    same steps in the same order. run_id: a name that is the same on all ranks and new at each start, which launchers
+    give: see `words`.
     """
 
     def __init__(
@@ -288,19 +292,28 @@ class CheckpointManager(CheckpointReader):
         local: Where | None = None,
         rank: int = 0,
         world_size: int = 1,
+        run_id: str | None = None,
     ) -> None:
-        _check_alone(rank, world_size)
+        _check_rank(rank, world_size)
         super().__init__(path, backend, job_id=job_id, local=local)
+        self._checkpoints.rank = rank
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         self._stuck_seconds = self.config.stuck_seconds
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
-        self._saver = (
-            TieredSaver(self._tiers, self.config, arena)
-            if self._tiers
-            else Saver(self._checkpoints, self.config, arena)
-        )
+        self._saver = self._made_saver(arena, rank, world_size, run_id)
+
+    def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
+        if self._tiers and world_size > 1:
+            raise InvalidInput("a job of several ranks has no local tier yet: leave out `local`")
+        if self._tiers:
+            return TieredSaver(self._tiers, self.config, arena)
+        if world_size == 1:
+            return Saver(self._checkpoints, self.config, arena)
+        run = common_run(run_id, rank)
+        words = Words(self._checkpoints.store, run, rank, world_size, self.config.ranks_seconds)
+        return CrewSaver(self._checkpoints, self.config, arena, words)
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
         """Returns when the checkpoint is committed."""
@@ -389,15 +402,11 @@ class CheckpointManager(CheckpointReader):
         return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
 
 
-def _check_alone(rank: int, world_size: int) -> None:
+def _check_rank(rank: int, world_size: int) -> None:
     check_int(rank, "rank")
     check_int(world_size, "world_size", least=1)
     if rank >= world_size:
         raise InvalidInput(f"rank {rank} does not exist in a world of {world_size}")
-    if world_size > 1:
-        raise InvalidInput(
-            f"a checkpoint is saved by one process, not by {world_size}: save on rank 0 alone, what all ranks have"
-        )
 
 
 def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:

@@ -11,7 +11,7 @@ says so, and reads nothing.
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import xxhash
@@ -46,7 +46,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digest: str
 
 
-class Tied(msgspec.Struct, frozen=True, omit_defaults=True):
+class Tied(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="is", tag="tied"):
     """A name for a tensor that is stored under another; with `offset` and `strides` for one that lies within it."""
 
     name: str
@@ -57,14 +57,26 @@ class Tied(msgspec.Struct, frozen=True, omit_defaults=True):
     strides: tuple[int, ...] = ()
 
 
+class Spread(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="is", tag="spread"):
+    """An array that ranks hold together, or that another rank stores: this part has these tensors of it, each a piece,
+    and other parts have the rest."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensors: list[int] = []
+
+
 class Tensor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """An array, or bytes in which several lie: those begin `shift` bytes behind a multiple of 64."""
+    """An array, or a piece of one, which begins `at` this place of it; or bytes in which several arrays lie: those
+    begin `shift` bytes behind a multiple of 64."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     chunks: list[Chunk]
     shift: int = 0
+    at: tuple[int, ...] | None = None
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,6 +88,10 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     header_digest: str = ""
 
 
+Leaf: TypeAlias = int | Tied | Spread
+"""What an array of a skeleton is: a tensor, by its number, or something else that has a name of its own."""
+
+
 class Part(msgspec.Struct, frozen=True):
     """One rank's share of a checkpoint. `leaves` says of each array in the skeleton which tensor it is."""
 
@@ -84,7 +100,7 @@ class Part(msgspec.Struct, frozen=True):
     attempt: str
     kind: str
     skeleton: Any
-    leaves: list[int | Tied]
+    leaves: list[Leaf]
     tensors: list[Tensor]
     files: list[File]
 

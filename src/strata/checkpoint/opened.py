@@ -10,7 +10,7 @@ The object's code runs in the caller's thread, reading on the private loop. So l
 from contextlib import AsyncExitStack
 from typing import Any
 
-from strata.checkpoint.loading import PartLoader
+from strata.checkpoint.loading import StateLoader
 from strata.checkpoint.matching import LoadReport, Rename, renamer
 from strata.checkpoint.stateful import Plan, plan_load
 from strata.checkpoint.store import Folder
@@ -19,7 +19,7 @@ from strata.checkpoint.store import Folder
 class Opened:
     """Made by `Checkpoints.open`, and closed by whoever asked."""
 
-    def __init__(self, folder: Folder, where: str, loader: PartLoader, mark: AsyncExitStack) -> None:
+    def __init__(self, folder: Folder, where: str, loader: StateLoader, mark: AsyncExitStack) -> None:
         self.folder, self._where, self._loader, self._mark = folder, where, loader, mark
         self.report = LoadReport()
 

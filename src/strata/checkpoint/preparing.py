@@ -4,21 +4,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from strata.checkpoint import manifest
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.plan import FilePlan, Wanted, plan_files
+from strata.checkpoint.shares import ALONE, Crew
 from strata.checkpoint.sources import Source, sources_of
 from strata.checkpoint.ties import Stored, Tied, apart, tie
 from strata.checkpoint.tree import Leaf, flatten
 from strata.checkpoint.uncollected import uncollected
 
-Outline: TypeAlias = list[tuple[str, str, tuple[int, ...]]]
-"""Name, type and shape of each."""
+Outline: TypeAlias = list[tuple[Any, ...]]
+"""Name, type and shape of each, and which shares of it are written."""
 
 
 class Prepared(NamedTuple):
     """A state taken apart, and where its parts will go."""
 
     skeleton: Any
-    leaves: list[int | manifest.Tied]
+    leaves: list[manifest.Leaf]
     stored: list[Stored]
     sources: list[Source]
     files: list[FilePlan]
@@ -43,7 +45,8 @@ class Prepared(NamedTuple):
 class Planner:
     """Takes states apart; what was made of the last one is used again as long as the shapes stay."""
 
-    def __init__(self) -> None:
+    def __init__(self, crew: Crew = ALONE) -> None:
+        self.crew = crew
         # Each with what was made of it in one piece: another thread may take another state apart meanwhile.
         self._laid_out: tuple[Outline, _LaidOut] = ([], _LaidOut([], [], []))
         self._planned: tuple[Outline, list[FilePlan]] = ([], [])
@@ -51,7 +54,7 @@ class Planner:
     def prepare(self, state: Any) -> Prepared:
         """Raises Unstorable for what cannot be saved, before anything is done."""
         with uncollected():
-            flat = flatten(state)
+            flat = flatten(state, crew=self.crew)
             leaves, stored, files = self._lay_out(flat.leaves)
             return Prepared(flat.skeleton, leaves, stored, sources_of(stored, flat.leaves), files, flat.leaves)
 
@@ -59,7 +62,7 @@ class Planner:
         """Where nothing shares memory, names, types and shapes are all there is to it."""
         if not apart(leaves):
             return self._tied(leaves)
-        outline = [(leaf.name, leaf.described.dtype, leaf.described.shape) for leaf in leaves]
+        outline: Outline = [(leaf.name, leaf.described.dtype, leaf.described.shape, _boxes(leaf)) for leaf in leaves]
         known, laid_out = self._laid_out
         if outline != known:
             laid_out = self._tied(leaves)
@@ -68,10 +71,10 @@ class Planner:
 
     def _tied(self, leaves: Sequence[Leaf]) -> "_LaidOut":
         stored, tied = tie(leaves)
-        return _LaidOut(_leaves([leaf.name for leaf in leaves], tied, stored), stored, self._plan(stored))
+        return _LaidOut(_leaves(leaves, tied, stored), stored, self._plan(stored))
 
     def _plan(self, stored: Sequence[Stored]) -> list[FilePlan]:
-        shapes = [(each.name, each.dtype, each.shape) for each in stored]
+        shapes: Outline = [(each.name, each.dtype, each.shape) for each in stored]
         known, files = self._planned
         if shapes != known:
             files = plan_files(Wanted(s.name, s.dtype, s.shape, s.size, n) for n, s in enumerate(stored))
@@ -80,18 +83,24 @@ class Planner:
 
 
 class _LaidOut(NamedTuple):
-    leaves: list[int | manifest.Tied]
+    leaves: list[manifest.Leaf]
     stored: list[Stored]
     files: list[FilePlan]
 
 
-def _leaves(names: Sequence[str], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[int | manifest.Tied]:
-    made: list[int | manifest.Tied] = []
-    for name, each in zip(names, tied, strict=True):
-        if each.layout is not None:
-            made.append(manifest.Tied(name, each.stored, *each.layout))
-        elif stored[each.stored].name != name:
-            made.append(manifest.Tied(name, each.stored))
+def _boxes(leaf: Leaf) -> list[Box] | None:
+    return None if leaf.shares is None else [share.box for share in leaf.shares]
+
+
+def _leaves(leaves: Sequence[Leaf], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[manifest.Leaf]:
+    made: list[manifest.Leaf] = []
+    for leaf, each in zip(leaves, tied, strict=True):
+        if each.shares is not None:
+            made.append(manifest.Spread(leaf.name, leaf.described.dtype, leaf.described.shape, each.shares))
+        elif each.layout is not None:
+            made.append(manifest.Tied(leaf.name, each.stored, *each.layout))
+        elif stored[each.stored].name != leaf.name:
+            made.append(manifest.Tied(leaf.name, each.stored))
         else:
             made.append(each.stored)
     return made

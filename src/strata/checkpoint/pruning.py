@@ -32,6 +32,9 @@ class _Pruning:
             return self._dict(node, name)
         if kind == "items":
             return self._items(node, name)
+        if kind == "rank":
+            found = self.node(node["rank"], name)
+            return _NOTHING if found is _NOTHING else {"rank": found}
         if kind in ("tuple", "set", "frozenset"):
             found = self._list(node[kind], name)
             return _NOTHING if found is _NOTHING else {kind: found}

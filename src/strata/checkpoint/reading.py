@@ -98,7 +98,23 @@ class Scattered(NamedTuple):
         move_many(self.addresses, np.cumsum(sizes) - sizes + memory.ctypes.data, sizes)
 
 
-AnyWish: TypeAlias = Wish | Neighbours | Scattered
+class Placed(NamedTuple):
+    """A chunk of which some goes to places of its own, once it is verified."""
+
+    chunk: Chunk
+    tensor: str
+    put: Callable[[Block], None]
+
+    @property
+    def first(self) -> Chunk:
+        return self.chunk
+
+    @property
+    def size(self) -> int:
+        return self.chunk.size
+
+
+AnyWish: TypeAlias = Wish | Neighbours | Scattered | Placed
 
 
 def cut(tensor: Tensor, memory: T) -> list[tuple[Chunk, T]]:
@@ -158,7 +174,7 @@ class ChunkReader:
 
     def _lend(self, batch: list[AnyWish]) -> Block:
         """Memory for what is scattered only when it is verified; used again."""
-        if not any(isinstance(wish, Scattered) for wish in batch):
+        if not any(isinstance(wish, Scattered | Placed) for wish in batch):
             return _NONE
         return self._lent.pop() if self._lent else np.empty(READ_BYTES, np.uint8)
 
@@ -168,8 +184,12 @@ def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
     found: list[Wish | Neighbours] = []
     used = 0
     for wish in batch:
+        memory = lent[used : used + wish.size]
         if isinstance(wish, Scattered):
-            found.append(Neighbours(wish.tensors, lent[used : used + wish.size]))
+            found.append(Neighbours(wish.tensors, memory))
+            used += wish.size
+        elif isinstance(wish, Placed):
+            found.append(Wish(wish.chunk, wish.tensor, memory))
             used += wish.size
         else:
             found.append(wish)
@@ -177,7 +197,7 @@ def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
 
 
 def _name(wish: AnyWish) -> str:
-    return wish.tensor if isinstance(wish, Wish) else wish.tensors[0].name
+    return wish.tensor if isinstance(wish, Wish | Placed) else wish.tensors[0].name
 
 
 def _verify(batch: list[AnyWish], landed: list[Wish | Neighbours]) -> tuple[Chunk, str] | None:
@@ -187,6 +207,8 @@ def _verify(batch: list[AnyWish], landed: list[Wish | Neighbours]) -> tuple[Chun
         for wish, there in zip(batch, landed, strict=True):
             if isinstance(wish, Scattered):
                 wish.scatter(there.target)
+            elif isinstance(wish, Placed):
+                wish.put(there.target)
     return bad
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
-from strata.checkpoint.manifest import Part
+from strata.checkpoint.manifest import Part, PartRef
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
 from strata.checkpoint.references import Base
@@ -52,6 +52,7 @@ from strata.errors import (
     ObjectExists,
     SaveFailed,
     SaveReplaced,
+    SaveSkipped,
     StorageError,
     StorageFull,
     Superseded,
@@ -70,6 +71,7 @@ class _Save(NamedTuple):
     """What is to be saved: bytes, or the stage on which a tree's copy appears."""
 
     handle: SaveHandle
+    number: int
     data: Block | None
     stage: Stage | None
     epoch: int
@@ -94,6 +96,8 @@ class Saver:
         self._running: Running | None = None
         self._term: Term | None = None
         self._newest = -1
+        self._begun = 0
+        """How many saves have been asked for."""
         self._finishing: threading.Thread | None = None
         self._overlap = _overlap(config.overlap)
         self._is_closed = False
@@ -108,7 +112,10 @@ class Saver:
 
     def check(self, state: Any) -> Prepared | None:
         """Raises Unstorable for what cannot be saved; gives the plan for what can."""
-        return None if is_bytes(state) else self._planner.prepare(tree_of(state))
+        return None if is_bytes(state) else self._prepared(tree_of(state))
+
+    def _prepared(self, state: Any) -> Prepared:
+        return self._planner.prepare(state)
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""
@@ -131,17 +138,18 @@ class Saver:
         given = _checked_metrics(metrics)
         handle = SaveHandle(step, tiered=self.tiered)
         data = as_bytes(state)
-        prepared = None if data is not None else self._planner.prepare(tree_of(state))
+        prepared = None if data is not None else self._prepared(tree_of(state))
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
         handle.report.tensors = len(prepared.stored) if prepared else 1
         with self._turn:
+            self._begun += 1
             if not self._my_turn(handle, hurried=hurried):
                 return handle
             self._check_failures(hurried=hurried)
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
-            save = _Save(handle, data, stage, epoch, given, began, hurried)
+            save = _Save(handle, self._begun, data, stage, epoch, given, began, hurried)
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
@@ -257,6 +265,12 @@ class Saver:
         try:
             what = f"the save of step {handle.step} to {self._checkpoints.where}"
             await watched(self._write(save), what, self._config.stuck_seconds)
+        except SaveSkipped as skipped:
+            if save.stage is not None:
+                save.stage.give_up(skipped)
+            handle.skip(str(skipped))
+            self.telling.skipped(handle.report, handle.skipped)
+            return
         except BaseException as error:
             if save.stage is not None:
                 save.stage.give_up(error)
@@ -281,7 +295,7 @@ class Saver:
         """Where it goes. While this lasts nobody in this process takes its files for rubbish."""
         checkpoints = self._checkpoints
         async with checkpoints.deleting:  # what is left to do after the save before this one
-            attempt = await self._attempt(save.handle.step, save.epoch, save.metrics)
+            attempt = await self._attempt(save)
             names = {attempt.folder.name, attempt.own_folder.name}
             checkpoints.taken |= names
         try:
@@ -311,10 +325,15 @@ class Saver:
             else:
                 part = await write_changes(store, attempt, save.stage, base, progress)
             reference = await declare(store, attempt, part)
-        metadata = await commit(store, attempt, part, reference)
+        await self._commit(store, attempt, save, [part], [reference])
         self._last = (attempt.folder, part)
-        report.written_bytes = sum(reference.written_bytes for reference in metadata.parts)
+        report.written_bytes = reference.written_bytes
         return attempt.folder
+
+    async def _commit(
+        self, store: Store, attempt: Attempt, save: "_Save", parts: Sequence[Part], references: Sequence[PartRef]
+    ) -> None:
+        await commit(store, attempt, parts, references)
 
     @asynccontextmanager
     async def _base(self, save: "_Save") -> AsyncIterator[Base | None]:
@@ -338,13 +357,16 @@ class Saver:
                 logger.warning("step %d is written whole: %s", save.handle.step, error)
             yield base
 
-    async def _attempt(self, step: int, epoch: int, metrics: dict[str, float]) -> Attempt:
+    async def _attempt(self, save: "_Save") -> Attempt:
         """Where it goes, and as whose. A return to an earlier step begins a new term."""
+        step = save.handle.step
         if self._term is None or self._returned is not None or step <= self._newest:
             self._term = await self._new_term(step)
         free = await self._is_free(Folder(step))
         self._newest = step
-        return new_attempt(Folder(step) if free else Folder(step, self._term.term), self._term, epoch, metrics)
+        return new_attempt(
+            Folder(step) if free else Folder(step, self._term.term), self._term, save.epoch, save.metrics
+        )
 
     async def _is_free(self, folder: Folder) -> bool:
         """One that is not was left behind, by a run that came this far before."""

@@ -128,7 +128,7 @@ def _part(attempt: Attempt, prepared: Prepared, tensors: list[Tensor], files: li
 def _tensors(prepared: Prepared, chunks: list[list[Chunk]]) -> list[Tensor]:
     owned = by_tensor(len(prepared.stored), prepared.files, chunks)
     return [
-        Tensor(each.name, each.dtype, each.shape, own, each.shift)
+        Tensor(each.name, each.dtype, each.shape, own, each.shift, each.at)
         for each, own in zip(prepared.stored, owned, strict=True)
     ]
 
@@ -183,9 +183,10 @@ async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
     return PartRef(attempt.rank, path, len(data), digest_of(data), stored, written)
 
 
-async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef) -> Metadata:
+async def commit(
+    store: Store, attempt: Attempt, parts: Sequence[Part], references: Sequence[PartRef], world_size: int = 1
+) -> Metadata:
     """The checkpoint's manifest. Nothing before this very last write makes it one."""
-    own = _own(attempt, part)
     metadata = Metadata(
         manifest.FORMAT,
         store.job,
@@ -194,17 +195,17 @@ async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef)
         attempt.term.term,
         attempt.name,
         time.time(),
-        1,
+        world_size,
         dict(attempt.metrics),
-        [reference],
-        sorted({file.path for number, file in enumerate(part.files) if number not in own}),
+        list(references),
+        sorted({path for part in parts for path in _others(attempt, part)}),
         __version__,
     )
     encoded = manifest.encode_metadata(metadata)
     await check_term(store, attempt.term)
     try:
         async with giving_back(store, attempt, committing=True) as others:
-            if part.kind == BYTES:
+            if parts[0].kind == BYTES:
                 others.append(attempt.bytes_path)
             await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
     except ObjectExists:
@@ -213,6 +214,12 @@ async def commit(store: Store, attempt: Attempt, part: Part, reference: PartRef)
             "another process saves under the same job_id"
         ) from None
     return manifest.decode_metadata(encoded, "the checkpoint just written")
+
+
+def _others(attempt: Attempt, part: Part) -> list[str]:
+    """Those of its files that an earlier save wrote."""
+    own = _own(attempt, part)
+    return [file.path for number, file in enumerate(part.files) if number not in own]
 
 
 def _own(attempt: Attempt, part: Part) -> set[int]:

@@ -11,6 +11,7 @@ from strata.errors import InvalidInput
 OVERLAPS = ("none", "optimizer")
 BUSY = ("wait", "skip", "replace")
 UPLOADS = ("all", "newest")
+RANKS_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class CheckpointManagerConfig:
     overlap: with `optimizer`, `save_async` returns while what optimizers own is still being copied from a GPU, and
         their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
     stuck_seconds: a save fails if nothing comes of a call to the storage for so long; the error names it.
+    ranks_seconds: in a job of several ranks, how long one waits for the others' parts; the error names them.
     local_keep: how many of the latest stay on the local disk, where there is a local tier; and what is not uploaded.
     upload: which checkpoints go on from there: `all` that retention would keep, or only the `newest` at each time.
     """
@@ -37,6 +39,7 @@ class CheckpointManagerConfig:
     incremental: bool = False
     overlap: str = "none"
     stuck_seconds: float = STUCK_SECONDS
+    ranks_seconds: float = RANKS_SECONDS
     local_keep: int = 2
     upload: str = "all"
 
@@ -47,8 +50,10 @@ class CheckpointManagerConfig:
         if not isinstance(self.retention, Retention):
             raise InvalidInput(f"retention must be Retention(...), not {type(self.retention).__name__}")
         check_bool(self.incremental, "incremental")
-        if type(self.stuck_seconds) not in (int, float) or not self.stuck_seconds > 0:
-            raise InvalidInput(f"stuck_seconds must be a number above 0, not {self.stuck_seconds!r}")
+        for name in ("stuck_seconds", "ranks_seconds"):
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not seconds > 0:
+                raise InvalidInput(f"{name} must be a number above 0, not {seconds!r}")
         if self.overlap not in OVERLAPS:
             raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
         check_int(self.local_keep, "local_keep", least=1)

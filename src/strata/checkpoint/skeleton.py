@@ -93,6 +93,8 @@ def inside(node: Node, name: str) -> list[tuple[str, Node]]:
         return [(below(name, plain_key(key)), each) for key, each in node["items"]]
     if kind in ("tuple", "set", "frozenset"):
         return [(below(name, place), each) for place, each in enumerate(node[kind])]
+    if kind == "rank":
+        return [(name, node["rank"])]
     if kind == "named":
         return [(below(name, field), each) for field, each in zip(node["fields"], node["values"], strict=True)]
     return []

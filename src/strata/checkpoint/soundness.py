@@ -8,9 +8,10 @@ taken for what is not there.
 from collections.abc import Sequence
 from math import prod
 
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks.base import span
-from strata.checkpoint.manifest import BYTES, CHUNK_BYTES, TREE, File, Part, Tensor, Tied
+from strata.checkpoint.manifest import BYTES, CHUNK_BYTES, TREE, File, Leaf, Part, Spread, Tensor, Tied
 from strata.checkpoint.ties import SHIFT
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.wellformed import Nonsense, check_skeleton
@@ -33,7 +34,7 @@ def check_sound(part: Part, where: str) -> None:
             _check_files(part.files)
             sizes = _tensor_sizes(part.tensors, [file.size for file in part.files])
             _check_total(sum(sizes), part.files)
-            _check_leaves(part.leaves, sizes)
+            _check_leaves(part.leaves, part.tensors, sizes)
     except (Nonsense, InvalidInput) as error:
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
     try:
@@ -53,7 +54,8 @@ def check_expanded(name: str, size: int, stored: int) -> None:
 
 def _check_state(part: Part, sizes: Sequence[int]) -> None:
     if part.kind == BYTES:
-        if part.skeleton is not None or part.leaves != [0] or len(part.tensors) != 1:
+        is_copy = len(part.leaves) == 1 and isinstance(part.leaves[0], Spread) and not part.tensors
+        if part.skeleton is not None or not (is_copy or (part.leaves == [0] and len(part.tensors) == 1)):
             raise Nonsense(f"{len(part.tensors)} tensors are one state of bytes")
         return
     if part.kind != TREE:
@@ -105,12 +107,12 @@ def _tensor_sizes(tensors: Sequence[Tensor], file_sizes: Sequence[int]) -> list[
     return found
 
 
-def size_of(array: Tensor | Tied) -> int:
+def size_of(array: Tensor | Tied | Spread) -> int:
     """In bytes, each of its elements for itself."""
     return dtype_of(array.dtype).bytes * prod(array.shape)
 
 
-def _checked_size(tensor: Tensor) -> int:
+def _checked_size(tensor: Tensor | Spread) -> int:
     if len(tensor.shape) > MOST_DIMENSIONS:
         raise Nonsense(f"tensor {tensor.name!r} has {len(tensor.shape):,} dimensions")
     if min(tensor.shape, default=0) < 0:
@@ -118,7 +120,7 @@ def _checked_size(tensor: Tensor) -> int:
     return size_of(tensor)
 
 
-def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
+def _check_leaves(leaves: Sequence[Leaf], tensors: Sequence[Tensor], sizes: Sequence[int]) -> None:
     numbers = [leaf for leaf in leaves if type(leaf) is int]
     for number in (min(numbers, default=0), max(numbers, default=0)):
         if numbers and not 0 <= number < len(sizes):
@@ -126,6 +128,20 @@ def _check_leaves(leaves: Sequence[int | Tied], sizes: Sequence[int]) -> None:
     for leaf in leaves if len(numbers) < len(leaves) else ():
         if isinstance(leaf, Tied):
             _check_tied(leaf, sizes)
+        elif isinstance(leaf, Spread):
+            _check_spread(leaf, tensors)
+
+
+def _check_spread(leaf: Spread, tensors: Sequence[Tensor]) -> None:
+    """Each of its pieces is one. Whether they are all of it, only those who have all parts can say."""
+    _checked_size(leaf)
+    for number in leaf.tensors:
+        if not 0 <= number < len(tensors):
+            raise Nonsense(f"{leaf.name!r} has tensor {number} of {len(tensors)}")
+        piece = tensors[number]
+        at = piece.at if piece.at is not None else (0,) * len(piece.shape)
+        if piece.dtype != leaf.dtype or not Box(at, piece.shape).lies_in(leaf.shape):
+            raise Nonsense(f"tensor {number} is no piece of {leaf.name!r}")
 
 
 def _check_tied(leaf: Tied, sizes: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.checkpoint.dtypes import dtype_of
+from strata.checkpoint.dtypes import dtype_of, raw
 from strata.checkpoint.frameworks import Block, Described, Framework
 from strata.checkpoint.frameworks.base import span
 from strata.checkpoint.moves import move
@@ -139,11 +139,7 @@ class Strided(NamedTuple):
         assert strides is not None
         memory = (ctypes.c_uint8 * self.described.reach).from_address(self.described.start)
         offset = -span(shape, strides, self.item)[0]
-        return np.ndarray(shape, np.dtype(_RAW[self.item]), memoryview(memory), offset, strides)
-
-
-_RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
-"""Something of as many bytes: they are copied, and mean nothing."""
+        return np.ndarray(shape, raw(self.item), memoryview(memory), offset, strides)
 
 
 def _bytes_of(elements: NDArray[Any], number: int) -> Block:
@@ -177,10 +173,12 @@ def sources_of(stored: Sequence[Stored], leaves: Sequence[Leaf]) -> list[Source]
 
 
 def _source(stored: Stored, leaf: Leaf) -> Source:
-    described = leaf.described
+    described, value = leaf.described, leaf.value
+    if leaf.shares is not None:
+        _, value, described = leaf.shares[stored.share]
     if stored.shared is not None:
-        return HostMemory(stored.shared.ctypes.data, stored.size, leaf.value)
+        return HostMemory(stored.shared.ctypes.data, stored.size, value)
     if described.is_dense:
-        return HostMemory(described.start, described.size, leaf.value)
-    strided = Strided(leaf.value, described) if described.strides and not described.on_device else None
-    return Elsewhere(leaf.framework, leaf.value, stored.size, on_device=described.on_device, strided=strided)
+        return HostMemory(described.start, described.size, value)
+    strided = Strided(value, described) if described.strides and not described.on_device else None
+    return Elsewhere(leaf.framework, value, stored.size, on_device=described.on_device, strided=strided)

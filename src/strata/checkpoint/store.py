@@ -8,6 +8,7 @@
 {job}/checkpoints/far.json, uploaded/…          on a local tier; see `terms` and `tiers`
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from strata.checkpoint.manifest import (
 from strata.checkpoint.soundness import check_sound
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.watched import WatchedStorage
+from strata.checkpoint.whole import Whole, whole_of
 from strata.core.ids import check_id
 from strata.errors import CheckpointDamaged, InvalidInput, ObjectNotFound
 from strata.storage import ObjectInfo, StorageBackend
@@ -127,6 +129,13 @@ class Store:
             part = decode_part(data, where)
             check_sound(part, where)
             return part
+
+    async def whole(self, folder: Folder, rank: int = 0) -> Whole:
+        """The state of a checkpoint, from the parts of all ranks, as one of them sees it."""
+        references = (await self.metadata(folder)).parts
+        parts = await asyncio.gather(*map(self.part, references)) if len(references) > 1 else []
+        parts = parts or [await self.part(each) for each in references]
+        return whole_of(sorted(parts, key=lambda each: each.rank), rank, f"{self.storage.url}/{self.key(folder.name)}")
 
     async def part_files(self, reference: PartRef) -> list[File]:
         """Those that it is made of. Nobody may read by what is said there: it is not looked at as `part` is."""

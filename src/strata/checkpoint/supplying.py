@@ -8,11 +8,14 @@ from math import prod
 import numpy as np
 
 from strata.checkpoint.assembling import Outline, Stretch
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block
+from strata.checkpoint.gathering import memory_for, wishes_for
 from strata.checkpoint.manifest import Chunk, Part, Tensor
 from strata.checkpoint.reading import ChunkReader, Wish
 from strata.checkpoint.store import Store
+from strata.checkpoint.whole import Whole
 from strata.errors import CheckpointDamaged
 
 
@@ -23,14 +26,14 @@ def outline_of(tensor: Tensor) -> Outline:
         raise CheckpointDamaged(
             f"tensor {tensor.name!r} has {there:,} bytes in the manifest, and its shape needs {size:,}"
         )
-    return Outline(tensor.name, tensor.dtype, tensor.shape, size, tensor.shift)
+    return Outline(tensor.name, tensor.dtype, tensor.shape, size, tensor.shift, tensor.at)
 
 
 class PartSupply:
     """Of one part, by the numbers of its tensors."""
 
-    def __init__(self, store: Store, part: Part) -> None:
-        self._tensors = part.tensors
+    def __init__(self, store: Store, part: Part | Whole) -> None:
+        self._part, self._tensors = part, part.tensors
         self._reader = ChunkReader(store, part.files, lambda count: None)
         self._ends: dict[int, list[int]] = {}
 
@@ -51,6 +54,15 @@ class PartSupply:
         await self._reader.read(wishes)
         for target, source in later:
             target[:] = source
+
+    async def put_together(self, tensor: int) -> Block:
+        """All of one that lies in boxes."""
+        assert isinstance(self._part, Whole)
+        told = self._tensors[tensor]
+        box = Box.whole(told.shape)
+        memory = memory_for(told.dtype, box)
+        await self._reader.read(wishes_for(told, self._part.boxes[tensor], box, memory))
+        return memory
 
     def _covering(self, tensor: int, start: int, end: int) -> Iterator[tuple[Chunk, int]]:
         """Each chunk with any of these bytes, and where in the tensor it begins."""

@@ -35,6 +35,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """The memory in which several lie."""
     shift: int = 0
     """How far that is from a multiple of SHIFT: kept, so that elements stay aligned."""
+    share: int = 0
+    at: tuple[int, ...] | None = None
+    """Of an array that other ranks hold, too: which of this rank's shares it is, and where that begins."""
 
 
 class Tied(msgspec.Struct, frozen=True, gc=False):
@@ -42,11 +45,14 @@ class Tied(msgspec.Struct, frozen=True, gc=False):
 
     stored: int
     layout: Layout | None = None
+    shares: list[int] | None = None
+    """Of an array that other ranks hold, too: which of the stored are pieces of it."""
 
 
 def apart(leaves: Sequence[Leaf]) -> bool:
     """Whether no two of these share memory, nor are the same array. True of most states, and soon found out."""
     described = [leaf.described for leaf in leaves]
+    described += [share.described for leaf in leaves if leaf.shares for share in leaf.shares]
     starts, ends = _bounds(described)
     elsewhere: list[int] = []
     if not starts.all():
@@ -75,9 +81,26 @@ def tie(leaves: Sequence[Leaf]) -> tuple[list[Stored], list[Tied]]:
             continue
         if first not in of_first:
             of_first[first] = len(stored)
-            stored.append(_alone(leaf, number))
-        tied.append(Tied(of_first[first]))
+            stored += [_alone(leaf, number)] if leaf.shares is None else _shared(leaf, number)
+        own = of_first[first]
+        tied.append(Tied(own, None, None if leaf.shares is None else list(range(own, own + len(leaf.shares)))))
     return stored, tied
+
+
+def _shared(leaf: Leaf, number: int) -> list[Stored]:
+    """A name of its own for each piece: what comes after the first `%` is no escape, and no second key either."""
+    return [
+        Stored(
+            f"{leaf.name}%p{place}" if place else leaf.name,
+            share.described.dtype,
+            share.described.shape,
+            share.described.size,
+            number,
+            share=place,
+            at=share.at,
+        )
+        for place, share in enumerate(leaf.shares or ())
+    ]
 
 
 def _alone(leaf: Leaf, number: int) -> Stored:
@@ -92,7 +115,9 @@ def _firsts(leaves: Sequence[Leaf]) -> list[int]:
     for number, leaf in enumerate(leaves):
         described = leaf.described
         same: Any = id(leaf.value)
-        if described.start:
+        if leaf.shares:
+            same = tuple([(share.at, share.described.start or id(leaf.value)) for share in leaf.shares])
+        elif described.start and leaf.shares is None:
             same = (described.start, described.strides, described.dtype, described.shape)
         found.append(seen.setdefault(same, number))
     return found
@@ -131,6 +156,7 @@ def layout_of(leaf: Leaf, start: int) -> Layout:
 def _clusters(leaves: Sequence[Leaf], numbers: Sequence[int]) -> dict[int, _Cluster]:
     """Those that overlap another in part, each with the bytes that they cover together. Only in the host's memory."""
     placed = [n for n in numbers if leaves[n].described.start and not leaves[n].described.on_device]
+    placed = [n for n in placed if leaves[n].shares is None]
     if len(placed) < 2:
         return {}
     starts, ends = _bounds([leaves[n].described for n in placed])

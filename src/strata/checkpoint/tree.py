@@ -2,7 +2,8 @@
 
 The skeleton is JSON. Scalars and lists stand for themselves; everything else is an object whose first key says what it
 is: `{"dict": …}`, `{"tuple": …}`, `{"torch": 7}` for the seventh array. A dict of many of them, numbered in order, is
-`{"arrays": ["a", "b"], "from": 7, "of": "torch"}`. Nothing in it names code, so nothing can be run by loading it.
+`{"arrays": ["a", "b"], "from": 7, "of": "torch"}`. What each rank has of its own is `{"rank": …}`. Nothing in it names
+code, so nothing can be run by loading it.
 
 The law: what comes out is what went in, or it was refused before anything was written, by the name to it.
 """
@@ -16,8 +17,12 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from strata.checkpoint.boxes import cover
 from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of, known_framework
+from strata.checkpoint.frameworks.base import Piece, Shards
+from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.names import ROOT, Names, below
+from strata.checkpoint.shares import ALONE, Crew, Share, shares_of
 from strata.errors import InvalidInput, Unstorable
 
 DEEPEST = 128
@@ -39,6 +44,8 @@ class Leaf(msgspec.Struct, frozen=True, gc=False):
     value: Any
     framework: Framework
     described: Described
+    shares: list[Share] | None = None
+    """What this rank writes of it; None for all of it."""
 
 
 class Flat(NamedTuple):
@@ -48,9 +55,12 @@ class Flat(NamedTuple):
     leaves: list[Leaf]
 
 
-def flatten(state: Any, *, template: bool = False, told: str = "the state cannot be stored") -> Flat:
-    """Raises Unstorable, naming the places of what cannot be stored. The arrays of a template need no data."""
-    walk = _Walk(template)
+def flatten(
+    state: Any, *, template: bool = False, told: str = "the state cannot be stored", crew: Crew | None = None
+) -> Flat:
+    """Raises Unstorable, naming the places of what cannot be stored. The arrays of a template need no data. `crew` is
+    for what is saved: who saves it."""
+    walk = _Walk(template, crew)
     skeleton = walk.node(state, "")
     if walk.problems:
         some = [f"{name or 'the state itself'}: {why}" for name, why in walk.problems[:PROBLEMS_TOLD]]
@@ -73,8 +83,9 @@ def unflatten(
 
 
 class _Walk:
-    def __init__(self, template: bool) -> None:
-        self._template = template
+    def __init__(self, template: bool, crew: Crew | None) -> None:
+        self._template, self._crew, self._saves = template, crew or ALONE, crew is not None
+        self._mark: type | None = None
         self.leaves: list[Leaf] = []
         self.problems: list[tuple[str, str]] = []
         self._names = Names()
@@ -137,13 +148,33 @@ class _Walk:
     def _array(self, framework: Framework, value: Any, name: str) -> dict[str, Any]:
         node: dict[str, Any] = {framework.name: len(self.leaves)}
         described = self._describe(framework)(value)
-        self.leaves.append(Leaf(self._names.give(name or ROOT), value, framework, described))
+        self._add(self._names.give(name or ROOT), value, framework, described)
         if _tells_more(type(value)):
             if framework.name == "torch":
                 node["parameter"] = "trained" if value.requires_grad else "frozen"
             elif framework.name == "tensorflow":
                 node["variable"] = "trained" if value.trainable else "frozen"
         return node
+
+    def _add(self, name: str, value: Any, framework: Framework, described: Described) -> None:
+        crew, shares = self._crew, None
+        if described.shards is not None:
+            shares = shares_of(name, framework, described.shards)
+            if crew.size == 1 and self._saves and not cover(described.shape, [share.box for share in shares]):
+                raise Unstorable("other ranks hold parts of it: save on all of them, each with its rank and world_size")
+        elif self._mark is Replicated:
+            piece = Piece((0,) * len(described.shape), value, crew.rank, crew.size)
+            shares = shares_of(name, framework, Shards([piece])) if crew.size > 1 else None
+        elif self._mark is None and crew.leaves_out(name):
+            shares = []
+        self.leaves.append(Leaf(name, value, framework, described, shares))
+
+    def _marked(self, value: Any, name: str) -> Node:
+        """What is marked already stays what it is."""
+        before, self._mark = self._mark, self._mark or type(value)
+        node = self.node(value.value, name)
+        self._mark = before
+        return {"rank": node} if type(value) is PerRank and before is None else node
 
     def _describe(self, framework: Framework) -> Callable[[Any], Described]:
         if self._template:
@@ -162,7 +193,7 @@ class _Walk:
         first, describe = len(self.leaves), self._describe(framework)
         for each_name, each in zip(names, value.values(), strict=True):
             try:
-                self.leaves.append(Leaf(each_name, each, framework, describe(each)))
+                self._add(each_name, each, framework, describe(each))
             except Unstorable as problem:
                 self.problems.append((each_name, str(problem)))
         return {"arrays": list(value), "from": first, "of": framework.name}
@@ -231,6 +262,8 @@ _CONTAINERS: dict[type, Callable[[_Walk, Any, str], Node]] = {
     defaultdict: _Walk._special_dict,
     set: _Walk._set,
     frozenset: _Walk._set,
+    PerRank: _Walk._marked,
+    Replicated: _Walk._marked,
 }
 DEFAULTS: dict[str, Callable[[], Any]] = {
     "int": int,
@@ -431,6 +464,7 @@ ARRAYS = ("numpy", "torch", "jax", "tensorflow", *VALUES)
 
 
 _MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
+    "rank": lambda build, node: build.value(node["rank"]),
     "dict": _Build._dict,
     "arrays": _Build._arrays,
     "items": _Build._items,

@@ -85,6 +85,9 @@ class _Check:
             raise Nonsense(f"array {self.named.index(1, first)} is in two places of its skeleton")
         self.named[first : first + count] = b"\1" * count
 
+    def _rank(self, node: Node, level: int) -> None:
+        self._inside([node["rank"]], level)
+
     def _dict(self, node: Node, level: int) -> None:
         _expect(type(node["dict"]) is dict, node)
         self._inside([*node["dict"].values()], level)
@@ -146,6 +149,7 @@ _KINDS: dict[str, Callable[[_Check, Node, int], None]] = {
     **dict.fromkeys(VALUES, _Check._value),
     **dict.fromkeys(("tuple", "set", "frozenset"), _Check._container),
     "arrays": _Check._arrays,
+    "rank": _Check._rank,
     "dict": _Check._dict,
     "items": _Check._items,
     "named": _Check._tuple_with_names,

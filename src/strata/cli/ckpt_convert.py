@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from strata.checkpoint.exporting import SINGLE, Exported, Meter, choose, export_safetensors, only_part
+from strata.checkpoint.exporting import SINGLE, Exported, Meter, choose, export_safetensors, tree_in
 from strata.checkpoint.foreign.dcp_writing import export_dcp
 from strata.checkpoint.foreign.hf import export_hf
 from strata.checkpoint.importing import Imported, ImportOptions, import_checkpoint, open_foreign
 from strata.checkpoint.loading import names_of
 from strata.checkpoint.locating import find_place
-from strata.checkpoint.manifest import Part
 from strata.checkpoint.matching import chooser
 from strata.checkpoint.overview import LATEST
 from strata.checkpoint.skeleton import plain_values
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.whole import Whole
 from strata.cli.ckpt_copy import target_store
 from strata.cli.ckpt_place import Job, StepOption, Url, opened
 from strata.cli.ckpt_show import Keys
@@ -42,7 +42,7 @@ export = typer.Typer(
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write into what is there already.")]
 Strip = Annotated[str | None, typer.Option("--strip", metavar="PREFIX", help="Leave out this beginning of names.")]
-Work = Callable[[Store, Folder, Part, Meter], Coroutine[Any, Any, Exported]]
+Work = Callable[[Store, Folder, Whole, Meter], Coroutine[Any, Any, Exported]]
 
 
 @export.command()
@@ -66,7 +66,7 @@ def safetensors(
         raise InvalidInput("several files need a folder: name one that does not end in .safetensors")
     shard_bytes = None if shard_gib is None else int(shard_gib * GIB)
 
-    async def work(store: Store, folder: Folder, part: Part, meter: Meter) -> Exported:
+    async def work(store: Store, folder: Folder, part: Whole, meter: Meter) -> Exported:
         choice = choose(part, keys, strip or "")
         place, name = split_object_url(target) if is_file else (target, SINGLE)
         async with _goal(place, name if is_file else "", overwrite) as goal:
@@ -102,7 +102,7 @@ def hf(
     Tied weights are written once if the configuration says tie_word_embeddings, else under each name.
     """
 
-    async def work(store: Store, folder: Folder, part: Part, meter: Meter) -> Exported:
+    async def work(store: Store, folder: Folder, part: Whole, meter: Meter) -> Exported:
         async with _goal(target, "", overwrite) as goal:
             return await export_hf(
                 store,
@@ -137,7 +137,7 @@ def dcp(
     if location.scheme != "file":
         raise InvalidInput(f"torch writes to local folders only: export to one, then strata storage cp -r … {target}")
 
-    async def work(store: Store, folder: Folder, part: Part, meter: Meter) -> Exported:
+    async def work(store: Store, folder: Folder, part: Whole, meter: Meter) -> Exported:
         names = [*names_of(part), *plain_values(part.skeleton)]
         wants = chooser(names, keys) if keys else lambda name: True
         path = os.path.expanduser(location.path)
@@ -150,7 +150,7 @@ async def _export(url: str, step: str, job: str | None, target: str, work: Work)
     async with opened(url, job) as found:
         listed = await found.one(step)
         store = found.checkpoints.store
-        _, part = await only_part(store, listed.folder)
+        _, part = await tree_in(store, listed.folder)
         began = perf_counter()
         with progress_bar() as progress:
             bar = progress.add_task("exporting", total=None, objects=f"step {listed.label}")

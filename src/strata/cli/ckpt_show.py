@@ -15,6 +15,7 @@ from strata.checkpoint.matching import chooser
 from strata.checkpoint.overview import LATEST, Listed
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
+from strata.checkpoint.whole import Whole, pieces_of, whole_of
 from strata.cli.ckpt_look import document, metrics_of
 from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
 from strata.cli.drawing import new_table, open_console
@@ -36,6 +37,7 @@ class Shown(NamedTuple):
     listed: Listed
     where: str
     parts: list[Part]
+    whole: Whole
 
 
 def show(
@@ -48,14 +50,12 @@ def show(
 ) -> None:
     """Show what a checkpoint holds: tensors, plain values, files. Nothing but its manifests is read."""
     found = asyncio.run(_read(url, step, job))
-    tensors = [row for part in found.parts for row in tensor_rows(part)]
-    values = [
-        (part.rank, name, shown(node)) for part in found.parts for name, node in plain_values(part.skeleton).items()
-    ]
+    tensors = tensor_rows(found.whole)
+    values = [(name, shown(node)) for name, node in plain_values(found.whole.skeleton).items()]
     if keys:
-        wants = chooser([row["name"] for row in tensors] + [name for _, name, _ in values], keys)
+        wants = chooser([row["name"] for row in tensors] + [name for name, _ in values], keys)
         tensors = [row for row in tensors if wants(row["name"])]
-        values = [value for value in values if wants(value[1])]
+        values = [value for value in values if wants(value[0])]
     if as_json:
         typer.echo(json.dumps(_document(found, tensors, values), indent=2))
         return
@@ -71,38 +71,41 @@ async def _read(url: str, step: str, job: str | None) -> Shown:
         if listed.metadata is None:
             raise CheckpointDamaged(listed.damage)
         parts = [await found.checkpoints.store.part(each) for each in listed.metadata.parts]
-        return Shown(listed, f"{found.checkpoints.where}/{listed.folder.name}", parts)
+        where = f"{found.checkpoints.where}/{listed.folder.name}"
+        return Shown(listed, where, parts, whole_of(parts, parts[0].rank, where))
 
 
-def tensor_rows(part: Part) -> list[dict[str, Any]]:
+def tensor_rows(part: Whole) -> list[dict[str, Any]]:
     """One for each array of the state, as a document for programs."""
     kinds = array_kinds(part.skeleton) if part.kind == TREE else {}
     return [_tensor_row(part, leaf, kinds.get(leaf.number, part.kind)) for leaf in leaves_of(part)]
 
 
-def _tensor_row(part: Part, leaf: Leaf, kind: str) -> dict[str, Any]:
+def _tensor_row(part: Whole, leaf: Leaf, kind: str) -> dict[str, Any]:
     tensor = part.tensors[leaf.tensor]
     return {
         "name": leaf.name,
         "kind": kind,
-        "rank": part.rank,
         "dtype": leaf.dtype,
         "shape": list(leaf.shape),
         "bytes": leaf.size,
         "tied_to": tensor.name if tensor.name != leaf.name else None,
         "is_view": leaf.is_view,
-        "files": [part.files[each].path for each in sorted({chunk.file for chunk in tensor.chunks})],
+        "files": [
+            part.files[each].path
+            for each in sorted({chunk.file for piece in pieces_of(part, leaf.tensor) for chunk in piece.chunks})
+        ],
     }
 
 
-def _document(found: Shown, tensors: list[dict[str, Any]], values: list[tuple[int, str, Any]]) -> dict[str, Any]:
+def _document(found: Shown, tensors: list[dict[str, Any]], values: list[tuple[str, Any]]) -> dict[str, Any]:
     metadata = found.listed.metadata
     assert metadata is not None
     told = document(found.listed) | {"url": found.where, "job": metadata.job, "strata": metadata.strata}
     return told | {
         "attempt": metadata.attempt,
         "tensors": tensors,
-        "values": [{"name": name, "rank": rank, "value": value} for rank, name, value in values],
+        "values": [{"name": name, "value": value} for name, value in values],
         "files": [
             {"path": file.path, "rank": part.rank, "bytes": file.size, "own": _is_own(found, file.path)}
             for part in found.parts
@@ -149,13 +152,11 @@ def _amounts(found: Shown) -> str:
 
 def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:
     numbers = {path: n for n, path in enumerate(dict.fromkeys(f.path for part in found.parts for f in part.files))}
-    ranks = ["rank>"] if len(found.parts) > 1 else []
-    table = new_table("tensor", *ranks, "dtype", "shape", "bytes>", "tied to", "files")
+    table = new_table("tensor", "dtype", "shape", "bytes>", "tied to", "files")
     for row in tensors[:limit]:
         tied = "" if row["tied_to"] is None else row["tied_to"]
         table.add_row(
             Text(printable(row["name"]) or BYTES_STATE),
-            *([str(row["rank"])] if ranks else []),
             Text(row["dtype"]),
             Text("x".join(map(str, row["shape"])) or "scalar"),
             readable_bytes(row["bytes"]),
@@ -176,11 +177,11 @@ def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]],
         console.print(files)
 
 
-def _draw_values(console: Console, values: list[tuple[int, str, Any]], limit: int) -> None:
-    if not values or all(value is None and not name for _, name, value in values):
+def _draw_values(console: Console, values: list[tuple[str, Any]], limit: int) -> None:
+    if not values or all(value is None and not name for name, value in values):
         return
     table = new_table("value", "")
-    for _, name, value in values[:limit]:
+    for name, value in values[:limit]:
         text = printable(json.dumps(value, ensure_ascii=False))
         table.add_row(
             Text(printable(name) or "(the state)"),

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
-from strata.checkpoint.exporting import Exported, Meter, only_part
+from strata.checkpoint.exporting import Exported, Meter, tree_in
 from strata.checkpoint.foreign import dcp_writing
 from strata.checkpoint.foreign.dcp_metadata import read_dcp_metadata
 from strata.checkpoint.foreign.dcp_writing import export_dcp
@@ -52,7 +52,7 @@ def saved(state: Any) -> Store:
 
 
 def export(store: Store, target: Path, **how: Any) -> Exported:
-    _, part = background.run(only_part(store, Folder(1)))
+    _, part = background.run(tree_in(store, Folder(1)))
     return background.run(export_dcp(store, Folder(1), part, str(target), **how))
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from strata import background
 from strata.checkpoint import CheckpointManager
-from strata.checkpoint.exporting import INDEX, Exported, Meter, choose, export_safetensors, only_part
+from strata.checkpoint.exporting import INDEX, Exported, Meter, choose, export_safetensors, tree_in
 from strata.checkpoint.foreign.hf import KEYS, config_in, export_hf, files_beside
 from strata.checkpoint.manifest import CHUNK_BYTES, Part
 from strata.checkpoint.store import Folder, Store
@@ -28,7 +28,7 @@ def saved(state: Any, storage: StorageBackend | None = None, step: int = 1, *, i
 
 
 def part_of(store: Store, step: int = 1) -> Part:
-    return background.run(only_part(store, Folder(step)))[1]
+    return background.run(tree_in(store, Folder(step)))[1]
 
 
 def export(store: Store, target: Path, *, step: int = 1, keys: Any = None, strip: str = "", **how: Any) -> Exported:

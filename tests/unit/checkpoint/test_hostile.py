@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
-from strata.checkpoint.exporting import choose, only_part
+from strata.checkpoint.exporting import choose, tree_in
 from strata.checkpoint.foreign.dcp_writing import export_dcp
 from strata.checkpoint.leaves import LeafSupply, leaves_of
 from strata.checkpoint.manifest import CHUNK_BYTES, Part, digest_of
@@ -119,7 +119,7 @@ def read_everything(storage: StorageBackend) -> Exception | None:
 def look_at(storage: StorageBackend) -> None:
     """As the command line does, and the ways to other formats."""
     store = Store(storage, "default")
-    _, part = background.run(only_part(store, Folder(2)))
+    _, part = background.run(tree_in(store, Folder(2)))
     assert array_kinds(part.skeleton).keys() == set(range(len(part.leaves)))
     for node in plain_values(part.skeleton).values():
         shown(node)
@@ -510,7 +510,7 @@ def test_no_view_is_written_out_that_has_far_more_than_is_stored(
     template = {"view": torch.empty(1 << 36, dtype=torch.float64, device="meta")}
     mine = {"view": np.lib.stride_tricks.as_strided(np.zeros(1), (1 << 36,), (0,))}
     store = Store(disk, "default")
-    _, found = background.run(only_part(store, Folder(2)))
+    _, found = background.run(tree_in(store, Folder(2)))
     with nothing_outside(disk.root), CheckpointReader(disk) as reader:
         assert reader.load(2)["view"].shape == (1 << 36,)
         assert reader.load_slice("view", slice(0, 3), 2).tolist() == [2, 2, 2]
@@ -546,7 +546,7 @@ def test_no_bytes_are_more_than_the_file_holds(disk: LocalStorage, forgery: Forg
     part = forgery.part
     number = part["skeleton"]["dict"]["plain"]["dict"]["raw"]["bytes"]
     part["leaves"][number] = {
-        "name": "plain/raw", "tensor": 0, "dtype": "uint8", "shape": [10**9], "offset": 0, "strides": [0],
+        "is": "tied", "name": "plain/raw", "tensor": 0, "dtype": "uint8", "shape": [10**9], "offset": 0, "strides": [0],
     }  # fmt: skip
     forgery.say_in_part(part)
     assert "'plain/raw' has 1,000,000,000 bytes, and lies in 24" in refusal(disk)

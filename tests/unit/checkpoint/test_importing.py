@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.checkpoint.differences import compare, read_contents
-from strata.checkpoint.exporting import choose, export_safetensors, only_part
+from strata.checkpoint.exporting import choose, export_safetensors, tree_in
 from strata.checkpoint.importing import Imported, ImportOptions, import_checkpoint, open_foreign
 from strata.checkpoint.manifest import CHUNK_BYTES
 from strata.checkpoint.store import Folder, Store
@@ -133,7 +133,7 @@ def test_out_and_in_again_is_the_same(tmp_path: Path) -> None:
     with CheckpointManager(storage) as manager:
         manager.save(state, step=1)
     store = Store(storage, "default")
-    _, part = background.run(only_part(store, Folder(1)))
+    _, part = background.run(tree_in(store, Folder(1)))
     background.run(export_safetensors(store, Folder(1), part, choose(part), LocalStorage(tmp_path), shard_bytes=10))
     assert_same(_sorted(taken(tmp_path)), _sorted(state))
     goal = MemoryStorage()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from strata.checkpoint.exporting import Exported, Meter
 from strata.checkpoint.frameworks import framework_named
 from strata.checkpoint.leaves import Leaf, LeafSupply, check_leaf, leaves_of
-from strata.checkpoint.manifest import Part
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.readers import marked
 from strata.checkpoint.skeleton import PACKAGES, array_kinds, kind_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tree import Node, unflatten
+from strata.checkpoint.whole import Whole
 from strata.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ FILE_BYTES = 256 << 20
 async def export_dcp(
     store: Store,
     folder: Folder,
-    part: Part,
+    part: Whole,
     target: str,
     *,
     wants: Callable[[str], bool] = lambda name: True,
@@ -63,7 +63,7 @@ async def export_dcp(
 class _Export:
     """A state whose tensors are read when they are asked for: by a thread, while the loop does the reading."""
 
-    def __init__(self, store: Store, part: Part, meter: Meter) -> None:
+    def __init__(self, store: Store, part: Whole, meter: Meter) -> None:
         self._part, self._meter = part, meter
         self._leaves = leaves_of(part)
         self._kinds = array_kinds(part.skeleton)

@@ -9,11 +9,12 @@ import msgspec
 from strata.checkpoint.dtypes import KNOWN
 from strata.checkpoint.exporting import Exported, Meter, choose, export_safetensors
 from strata.checkpoint.loading import names_of
-from strata.checkpoint.manifest import UNREADABLE, Part
+from strata.checkpoint.manifest import UNREADABLE
 from strata.checkpoint.matching import Keys
 from strata.checkpoint.skeleton import kind_of, shown
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tree import ARRAYS, Node
+from strata.checkpoint.whole import Whole
 from strata.errors import InvalidInput
 from strata.storage import StorageBackend
 
@@ -51,7 +52,7 @@ def decode_config(data: bytes, where: str) -> dict[str, Any]:
         raise InvalidInput(f"{where} is no configuration: {error}") from error
 
 
-def config_in(part: Part) -> dict[str, Any] | None:
+def config_in(part: Whole) -> dict[str, Any] | None:
     """The one that stands in the state, if there is one."""
     if kind_of(part.skeleton) != "dict":
         return None
@@ -76,7 +77,7 @@ def default_keys(names: list[str]) -> tuple[str, str]:
 async def export_hf(
     store: Store,
     folder: Folder,
-    part: Part,
+    part: Whole,
     target: StorageBackend,
     *,
     config_folder: Path | None = None,

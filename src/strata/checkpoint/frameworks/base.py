@@ -12,6 +12,22 @@ Block: TypeAlias = NDArray[np.uint8]
 """Bytes in memory, contiguous."""
 
 
+class Piece(NamedTuple):
+    """A part of an array that this process has: where in it that lies, and the array that it is. Of so many processes
+    that have the same part, this one is the `copy`th."""
+
+    at: tuple[int, ...]
+    value: Any
+    copy: int = 0
+    copies: int = 1
+
+
+class Shards(NamedTuple):
+    """An array that many processes hold together: those of its pieces that are here."""
+
+    pieces: list[Piece]
+
+
 class Described(msgspec.Struct, frozen=True, gc=False):
     """An array as a checkpoint sees it.
 
@@ -29,6 +45,8 @@ class Described(msgspec.Struct, frozen=True, gc=False):
     """How far apart its elements are, in bytes; None if they lie one after the other."""
     is_dense: bool = False
     on_device: bool = False
+    shards: Shards | None = None
+    """Where it lies on many processes. `shape` and `size` are then those of the whole."""
 
     @property
     def end(self) -> int:

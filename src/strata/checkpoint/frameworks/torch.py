@@ -8,6 +8,7 @@ import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, carved, span
+from strata.checkpoint.frameworks.dtensor import is_spread, shards_of
 from strata.checkpoint.frameworks.gpu import GpuCopies, Pairs
 from strata.errors import Unstorable
 
@@ -43,6 +44,8 @@ class TorchArrays:
     def describe(self, value: torch.Tensor) -> Described:
         dtype = _NAMES.get(value.dtype)
         if type(value) not in _PLAIN or dtype is None or value.layout is not _STRIDED or value.is_nested:
+            if dtype is not None and is_spread(value):
+                return Described(dtype, tuple(value.shape), value.nbytes, shards=shards_of(value))
             raise Unstorable(_why_not(value))
         on_host = value.is_cpu
         if not on_host and value.is_meta:

@@ -1,0 +1,162 @@
+"""Saves of a job of many ranks, each of which saves its part.
+
+    rank 0       says where the save goes, writes its part, waits for the others', looks whether they are all of the
+                 state, and commits
+    the others   hear where it goes, write their parts, and wait until it is committed
+
+What a rank has to copy it copies at once: nobody's training waits for another rank. Only at the first save the others
+must know which arrays rank 0 has, since those they need not write.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from strata import background
+from strata.checkpoint.arena import Arena
+from strata.checkpoint.attempt import Attempt
+from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.manifest import Part, PartRef, written_metrics
+from strata.checkpoint.preparing import Prepared
+from strata.checkpoint.saver import Saver, _Save
+from strata.checkpoint.saving import commit
+from strata.checkpoint.settings import CheckpointManagerConfig
+from strata.checkpoint.shares import Crew
+from strata.checkpoint.store import Store, folder_named
+from strata.checkpoint.whole import whole_of
+from strata.checkpoint.words import Outcome, Word, Words
+from strata.errors import Conflict, RankFailed, SaveSkipped, StrataError
+
+logger = logging.getLogger("strata.checkpoint")
+
+
+class CrewSaver(Saver):
+    """Saves one rank's part of a job's states."""
+
+    def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena, words: Words) -> None:
+        super().__init__(checkpoints, config, arena)
+        self._words = words
+        self._planner.crew = Crew(words.rank, words.size)
+        self._told: list[str] | None = None
+        self._is_heard = words.rank == 0
+
+    @property
+    def _leads(self) -> bool:
+        return self._words.rank == 0
+
+    # -- in the caller's thread --------------------------------------------------------------------------------------
+
+    def _prepared(self, state: object) -> Prepared:
+        if not self._is_heard:
+            self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
+            self._is_heard = True
+        prepared = super()._prepared(state)
+        names = [leaf.name for leaf in prepared.taken]
+        if self._leads and names != self._told:
+            background.run(self._words.tell_names(names))
+            self._told = names
+        return prepared
+
+    def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
+        """Rank 0 decides for all whether a save is skipped."""
+        if self._leads:
+            mine = super()._my_turn(handle, hurried=hurried)
+            if not mine:
+                background.run(self._words.tell(self._begun, Word(handle.step, handle.skipped)))
+            return mine
+        running = self._running
+        if running is None or running.handle.done():
+            return True
+        if self._config.when_busy == "skip" and hurried:
+            word = background.run(self._words.word(self._begun))
+            if word.skipped:
+                handle.skip(word.skipped)
+                self.telling.skipped(handle.report, handle.skipped)
+                return False
+        running.over.result()
+        return True
+
+    # -- on the loop -------------------------------------------------------------------------------------------------
+
+    async def _write(self, save: _Save) -> None:
+        try:
+            await super()._write(save)
+        except SaveSkipped:
+            raise
+        except BaseException as error:
+            await self._tell_failure(save, error)
+            raise
+
+    async def _tell_failure(self, save: _Save, error: BaseException) -> None:
+        """To whoever waits for this rank. That it cannot be told changes nothing: they will not wait for ever."""
+        why = str(error) or type(error).__name__
+        try:
+            if self._leads:
+                await self._words.tell(save.number, Word(save.handle.step, failed=why))
+                await self._words.over(save.number, Outcome(why))
+            elif not isinstance(error, RankFailed):
+                await self._words.failed(save.number, why)
+        except StrataError as silence:
+            logger.warning("that step %d failed could not be told to other ranks: %s", save.handle.step, silence)
+
+    async def _attempt(self, save: _Save) -> Attempt:
+        if not self._leads:
+            return await self._heard(save)
+        if self._term is None:
+            await self._words.forget_others()
+        attempt = await super()._attempt(save)
+        word = Word(
+            attempt.folder.step,
+            folder=attempt.folder.name,
+            attempt=attempt.name,
+            epoch=attempt.epoch,
+            metrics=written_metrics(attempt.metrics),
+            term=attempt.term,
+        )
+        await self._words.tell(save.number, word)
+        return attempt
+
+    async def _heard(self, save: _Save) -> Attempt:
+        """Where rank 0 says that it goes."""
+        step, word = save.handle.step, await self._words.word(save.number)
+        if word.skipped:
+            raise SaveSkipped(word.skipped)
+        if word.failed:
+            raise RankFailed(f"rank 0 gave up the save of step {word.step}: {word.failed}")
+        folder = folder_named(word.folder)
+        if word.step != step or folder is None or word.term is None:
+            raise Conflict(
+                f"this rank's save number {save.number} is of step {step}, and that of rank 0 of step {word.step}: all "
+                "ranks must save the same steps in the same order"
+            )
+        metrics = {name: float(value) for name, value in word.metrics.items()}
+        return Attempt(folder, word.term, word.attempt, word.epoch, metrics, self._words.rank)
+
+    async def _commit(
+        self, store: Store, attempt: Attempt, save: _Save, parts: Sequence[Part], references: Sequence[PartRef]
+    ) -> None:
+        if self._leads:
+            others = await self._words.parts(save.number)
+            both = [*references, *others]
+            found = [*parts, *[await store.part(each) for each in others]]
+            whole_of(found, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+            await commit(store, attempt, found, both, self._words.size)
+            await self._words.over(save.number, Outcome())
+            if save.number > 1:
+                await self._words.forget(save.number - 1)
+            return
+        await self._words.done(save.number, references[0])
+
+        async def is_committed() -> bool:
+            if not await store.is_committed(attempt.folder):
+                return False
+            return (await store.metadata(attempt.folder)).attempt == attempt.name
+
+        outcome = await self._words.outcome(save.number, is_committed)
+        if outcome.failed:
+            raise RankFailed(f"rank 0 gave up the save of step {attempt.folder.step}: {outcome.failed}")
+
+    async def _retain(self) -> None:
+        """Rank 0 deletes, for all."""
+        if self._leads:
+            await super()._retain()

@@ -1,0 +1,57 @@
+"""Boxes of tensors: which chunks must be read for one, and where each of them goes."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.checkpoint.boxes import Box, is_stretch, offset, place, stretch
+from strata.checkpoint.dtypes import dtype_of, raw
+from strata.checkpoint.frameworks import Block
+from strata.checkpoint.manifest import Tensor
+from strata.checkpoint.reading import Placed, Wish
+
+
+def wishes_for(tensor: Tensor, pieces: Sequence[Tensor] | None, wanted: Box, memory: Block) -> Iterator[Wish | Placed]:
+    """What is wanted of a tensor, into memory that holds exactly that. `pieces` are what it lies in, if not in one."""
+    item = dtype_of(tensor.dtype).bytes
+    target = memory.view(raw(item)).reshape(wanted.shape)
+    for piece in (tensor,) if pieces is None else pieces:
+        box = Box(piece.at if pieces is not None and piece.at is not None else (0,) * len(piece.shape), piece.shape)
+        if box.meet(wanted) is None:
+            continue
+        first = 0
+        for chunk in piece.chunks:
+            count = chunk.size // item
+            there = [each.moved(box.at) for each in stretch(box.shape, first, first + count)]
+            if any(each.meet(wanted) is not None for each in there):
+                start = _one_stretch(there, wanted)
+                if start is None:
+                    yield Placed(chunk, tensor.name, partial(_put, target, wanted, box, first))
+                else:
+                    yield Wish(chunk, tensor.name, memory[start * item : start * item + chunk.size])
+            first += count
+
+
+def _one_stretch(boxes: Sequence[Box], wanted: Box) -> int | None:
+    """Where these lie in what is wanted, if all of them do, one after the other without a gap."""
+    start, end = None, 0
+    for box in boxes:
+        if box.meet(wanted) != box:
+            return None
+        own = Box(tuple([at - base for at, base in zip(box.at, wanted.at, strict=True)]), box.shape)
+        first = offset(own, wanted.shape)
+        if not is_stretch(own, wanted.shape) or first != (first if start is None else end):
+            return None
+        start, end = (first if start is None else start), first + box.size
+    return start
+
+
+def _put(target: NDArray[Any], wanted: Box, piece: Box, first: int, memory: Block) -> None:
+    place(target, wanted, piece, first, memory.view(target.dtype))
+
+
+def memory_for(dtype: str, box: Box) -> Block:
+    return np.empty(dtype_of(dtype).bytes * box.size, np.uint8)

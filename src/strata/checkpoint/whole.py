@@ -1,0 +1,229 @@
+"""A checkpoint's state as one rank sees it, put together from the parts of all ranks. Pure.
+
+Arrays go by their names. One that a part has whole is that part's, the lowest rank's if several have it; of one that
+lies in pieces every part has some, and together they are all of it, each element once, or the checkpoint is damaged.
+Where all pieces are whole rows they are one tensor again, chunk after chunk; else they stay boxes of it. Values are
+those of the lowest rank that has them: ranks of a pipeline have different keys. What is marked as each rank's own comes
+from the part of this rank, and is left out where it has none.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from strata.checkpoint.boxes import Box, cover, is_stretch, offset
+from strata.checkpoint.manifest import BYTES, Chunk, File, Leaf, Part, Spread, Tensor, Tied
+from strata.checkpoint.skeleton import PACKAGES, kind_of, plain_key
+from strata.checkpoint.tree import ARRAYS, Node
+from strata.errors import CheckpointDamaged
+
+OwnLeaf: TypeAlias = int | Tied
+_NONE: Any = object()
+_DICTS = ("dict", "arrays", "items")
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """All that can be loaded. As a part is: `leaves` says of each array in the skeleton which tensor it is."""
+
+    kind: str
+    skeleton: Any
+    leaves: list[OwnLeaf]
+    tensors: list[Tensor]
+    files: list[File]
+    boxes: dict[int, list[Tensor]] = {}
+    """The pieces of those tensors that are not read from front to back."""
+
+
+def pieces_of(whole: Whole, tensor: int) -> list[Tensor]:
+    """What a tensor lies in: itself, unless that is boxes."""
+    return whole.boxes.get(tensor) or [whole.tensors[tensor]]
+
+
+def whole_of(parts: Sequence[Part], rank: int, where: str) -> Whole:
+    """All parts of a checkpoint, in the order of their ranks. CheckpointDamaged if they are not all of it."""
+    if not parts:
+        raise CheckpointDamaged(f"{where} has no parts")
+    first = parts[0]
+    if len(parts) == 1:
+        leaves = [leaf for leaf in first.leaves if not isinstance(leaf, Spread)]
+        if len(leaves) == len(first.leaves):
+            return Whole(first.kind, first.skeleton, leaves, first.tensors, first.files)
+    if len({part.kind for part in parts}) > 1:
+        raise CheckpointDamaged(f"{where} is of bytes on some ranks, and a tree on others")
+    if first.kind == BYTES:
+        stored = {part.rank: part for part in parts if part.tensors}
+        own = stored.get(rank) or stored.get(first.rank)
+        if own is None:
+            raise CheckpointDamaged(f"{where}: no rank has stored the bytes of rank {first.rank}")
+        return Whole(BYTES, None, [0], own.tensors, own.files)
+    return _Join(parts, rank, where).whole()
+
+
+class _Join:
+    def __init__(self, parts: Sequence[Part], rank: int, where: str) -> None:
+        self._parts, self._where = parts, where
+        self._own = next((place for place, part in enumerate(parts) if part.rank == rank), None)
+        self._files: list[File] = []
+        self._tensors: list[Tensor] = []
+        self._firsts: list[int] = []
+        """Of each part, the number of its first tensor."""
+        for part in parts:
+            self._firsts.append(len(self._tensors))
+            self._tensors += [_moved(tensor, len(self._files)) for tensor in part.tensors]
+            self._files += part.files
+        self._named: dict[str, list[tuple[int, Leaf]]] = {}
+        self._leaves: list[OwnLeaf] = []
+        self._numbers: dict[Any, int] = {}
+        self._joined: dict[tuple[int, ...], int] = {}
+        self._boxes: dict[int, list[Tensor]] = {}
+
+    def whole(self) -> Whole:
+        for place, part in enumerate(self._parts):
+            for leaf in part.leaves:
+                self._named.setdefault(_name(part, leaf), []).append((place, leaf))
+        skeleton = self._join([(place, part.skeleton) for place, part in enumerate(self._parts)])
+        if skeleton is _NONE:
+            skeleton = None
+        return Whole(self._parts[0].kind, skeleton, self._leaves, self._tensors, self._files, self._boxes)
+
+    # -- the tree ----------------------------------------------------------------------------------------------------
+
+    def _join(self, nodes: list[tuple[int, Node]]) -> Node:
+        """What stands in one place of several parts; _NONE for what is another rank's own."""
+        place, node = nodes[0]
+        kind = kind_of(node)
+        if kind == "rank":
+            own = next((each for each in nodes if each[0] == self._own and kind_of(each[1]) == "rank"), None)
+            return _NONE if own is None else {"rank": self._taken(own[0], own[1]["rank"], is_own=True)}
+        if len(nodes) > 1 and kind in _DICTS:
+            return self._join_dicts([each for each in nodes if kind_of(each[1]) in _DICTS])
+        if len(nodes) > 1 and isinstance(node, list):
+            alike = [each for each in nodes if isinstance(each[1], list) and len(each[1]) == len(node)]
+            found = [self._join([(each, many[number]) for each, many in alike]) for number in range(len(node))]
+            return [None if each is _NONE else each for each in found]
+        return self._taken(place, node)
+
+    def _join_dicts(self, nodes: list[tuple[int, Node]]) -> Node:
+        """All keys that any of them has."""
+        by_key: dict[Any, tuple[Node, list[tuple[int, Node]]]] = {}
+        for place, node in nodes:
+            for key, each in _entries(node):
+                by_key.setdefault(_hashable(key), (key, []))[1].append((place, each))
+        pairs = [(key, self._join(each)) for key, each in by_key.values()]
+        first = nodes[0][1]
+        return _dict_of(pairs, {name: first[name] for name in ("as", "default") if name in first})
+
+    def _taken(self, place: int, node: Node, *, is_own: bool = False) -> Node:
+        """A part's node, with the numbers that its arrays have here."""
+        if isinstance(node, list):
+            return [self._inner(place, each, is_own) for each in node]
+        kind = kind_of(node)
+        if not kind:
+            return node
+        if kind in ARRAYS:
+            return {**node, kind: self._number(place, node[kind], is_own)}
+        if kind in _DICTS:
+            pairs = [(key, self._taken(place, each, is_own=is_own)) for key, each in _entries(node)]
+            return _dict_of(pairs, {name: node[name] for name in ("as", "default") if name in node})
+        if kind == "rank":
+            return self._join([(place, node)]) if not is_own else self._taken(place, node["rank"], is_own=True)
+        if kind == "named":
+            return {**node, "values": [self._inner(place, each, is_own) for each in node["values"]]}
+        if isinstance(node[kind], list) and kind in ("tuple", "set", "frozenset"):
+            return {kind: [self._inner(place, each, is_own) for each in node[kind]]}
+        return node
+
+    def _inner(self, place: int, node: Node, is_own: bool) -> Node:
+        """In a list, where nothing can be left out."""
+        found = self._taken(place, node, is_own=is_own)
+        return None if found is _NONE else found
+
+    # -- arrays ------------------------------------------------------------------------------------------------------
+
+    def _number(self, place: int, number: int, is_own: bool) -> int:
+        """The number here of an array of a part."""
+        leaf = self._parts[place].leaves[number]
+        name = _name(self._parts[place], leaf)
+        key = (place, number) if is_own else name
+        known = self._numbers.get(key)
+        if known is None:
+            found = [(place, leaf)] if is_own else self._named[name]
+            known = self._numbers[key] = len(self._leaves)
+            self._leaves.append(self._found(name, found))
+        return known
+
+    def _found(self, name: str, there: Sequence[tuple[int, Leaf]]) -> OwnLeaf:
+        for place, leaf in there:
+            if isinstance(leaf, Tied):
+                return msgspec.structs.replace(leaf, tensor=self._firsts[place] + leaf.tensor)
+            if not isinstance(leaf, Spread):
+                number = self._firsts[place] + leaf
+                return number if self._tensors[number].name == name else Tied(name, number)
+        spread = [(place, leaf) for place, leaf in there if isinstance(leaf, Spread)]
+        pieces = tuple([self._firsts[place] + number for place, leaf in spread for number in leaf.tensors])
+        joined = self._joined.get(pieces) if pieces else None
+        if joined is None:
+            joined = self._joined[pieces] = self._assemble(name, [leaf for _, leaf in spread], pieces)
+        return joined if self._tensors[joined].name == name else Tied(name, joined)
+
+    def _assemble(self, name: str, leaves: Sequence[Spread], pieces: Sequence[int]) -> int:
+        """The number of the tensor that these are together."""
+        dtype, shape = leaves[0].dtype, leaves[0].shape
+        if any((leaf.dtype, leaf.shape) != (dtype, shape) for leaf in leaves):
+            raise CheckpointDamaged(f"{self._where}: {name!r} has another type or shape on some ranks than on others")
+        own = [self._tensors[number] for number in pieces]
+        boxes = [Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape) for tensor in own]
+        if any(tensor.dtype != dtype for tensor in own) or not cover(shape, boxes):
+            raise CheckpointDamaged(f"{self._where}: the pieces of {name!r} are not all of it, each element once")
+        number = len(self._tensors)
+        if all(is_stretch(box, shape) for box in boxes):
+            order = sorted(range(len(own)), key=lambda each: offset(boxes[each], shape))
+            chunks = [chunk for each in order for chunk in own[each].chunks]
+            self._tensors.append(Tensor(name, dtype, shape, chunks))
+        else:
+            self._tensors.append(Tensor(name, dtype, shape, []))
+            self._boxes[number] = own
+        return number
+
+
+def _moved(tensor: Tensor, by: int) -> Tensor:
+    """Its files are not the first any more."""
+    if not by:
+        return tensor
+    chunks = [Chunk(chunk.file + by, chunk.at, chunk.size, chunk.digest) for chunk in tensor.chunks]
+    return msgspec.structs.replace(tensor, chunks=chunks)
+
+
+def _name(part: Part, leaf: Leaf) -> str:
+    return part.tensors[leaf].name if isinstance(leaf, int) else leaf.name
+
+
+def _entries(node: Node) -> list[tuple[Node, Node]]:
+    """Keys and what is under them."""
+    if "dict" in node:
+        return list(node["dict"].items())
+    if "arrays" in node:
+        return [(key, {node["of"]: number}) for number, key in enumerate(node["arrays"], node["from"])]
+    return [(key, each) for key, each in node["items"]]
+
+
+def _dict_of(pairs: Sequence[tuple[Node, Node]], more: dict[str, Any]) -> Node:
+    """As a walk through the state would have written it down."""
+    kept = [(key, each) for key, each in pairs if each is not _NONE]
+    has_texts = all(isinstance(key, str) for key, _ in kept)
+    kinds = {kind_of(each) if isinstance(each, dict) and len(each) == 1 else "" for _, each in kept}
+    package = kinds.pop() if len(kinds) == 1 else ""
+    if has_texts and package in PACKAGES and more.get("as", "OrderedDict") == "OrderedDict":
+        first = kept[0][1][package]
+        if [each[package] for _, each in kept] == list(range(first, first + len(kept))):
+            return {"arrays": [key for key, _ in kept], "from": first, "of": package, **more}
+    if has_texts and not more:
+        return {"dict": dict(kept)}
+    return {"items": [[key, each] for key, each in kept], **more}
+
+
+def _hashable(key: Node) -> object:
+    """Which tells 0 from False and from "0"."""
+    plain = plain_key(key)
+    return type(plain), plain

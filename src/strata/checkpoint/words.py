@@ -1,0 +1,221 @@
+"""How ranks of one job agree on a save without a coordinator: by what they say to each other in the storage.
+
+{job}/checkpoints/runs/<run>/names.json     rank 0: the names of its arrays, which others need not write
+{job}/checkpoints/runs/<run>/7.json         rank 0: the seventh save is of this step, goes there, and is called so
+{job}/checkpoints/runs/<run>/7-3.json       rank 3: its part of it is durable, or why not
+{job}/checkpoints/runs/<run>/7-over.json    rank 0: it is committed, or why not
+
+Ranks count their saves alike, since each saves when all do. A run is one start of all ranks: words of a run that is
+over say nothing to anybody.
+"""
+
+import asyncio
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from strata.checkpoint.lineage import Term
+from strata.checkpoint.manifest import UNREADABLE, PartRef
+from strata.checkpoint.store import Store
+from strata.core.ids import check_id
+from strata.errors import InvalidInput, ObjectNotFound, RankFailed
+
+T = TypeVar("T")
+RUNS = "runs"
+LOCAL_SECONDS = 0.002, 0.05
+"""How long to wait before the storage is asked again: at first, and at most."""
+REMOTE_SECONDS = 0.05, 1.0
+
+
+class Word(msgspec.Struct, frozen=True):
+    """What the first rank says of a save."""
+
+    step: int
+    skipped: str = ""
+    """Why it is not made."""
+    failed: str = ""
+    """Why it is not made any more."""
+    folder: str = ""
+    attempt: str = ""
+    epoch: int = 0
+    metrics: dict[str, float | str] = {}
+    term: Term | None = None
+
+
+class Names(msgspec.Struct, frozen=True):
+    """The arrays of the first rank."""
+
+    names: list[str]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a rank says of its part, and on which machine it is."""
+
+    node: str
+    part: PartRef | None = None
+    failed: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a save."""
+
+    failed: str = ""
+
+
+class Words:
+    """Those of one run, as one rank says and hears them."""
+
+    def __init__(self, store: Store, run: str, rank: int, size: int, patience: float) -> None:
+        self._store, self._run, self.rank, self.size = store, run, rank, size
+        self._patience = patience
+        self._node = socket.gethostname()
+        is_local = store.storage.url.startswith(("file:", "memory:"))
+        self._pace = LOCAL_SECONDS if is_local else REMOTE_SECONDS
+
+    # -- said --------------------------------------------------------------------------------------------------------
+
+    async def tell_names(self, names: list[str]) -> None:
+        await self._store.storage.write(self._key("names"), msgspec.json.encode(Names(names)))
+
+    async def tell(self, save: int, word: Word) -> None:
+        await self._put(str(save), word)
+
+    async def done(self, save: int, part: PartRef) -> None:
+        await self._put(f"{save}-{self.rank}", Done(self._node, part))
+
+    async def failed(self, save: int, why: str) -> None:
+        await self._put(f"{save}-{self.rank}", Done(self._node, failed=why))
+
+    async def over(self, save: int, outcome: Outcome) -> None:
+        await self._put(f"{save}-over", outcome)
+
+    async def forget(self, save: int) -> None:
+        """Nobody waits for these any more."""
+        parts = [f"{save}-{rank}" for rank in range(1, self.size)]
+        await self._store.storage.delete_many([self._key(name) for name in (str(save), *parts, f"{save}-over")])
+
+    async def forget_others(self) -> None:
+        """Words of runs that are over."""
+        own = f"{RUNS}/{self._run}/"
+        gone = [path async for path in self._store.paths(RUNS) if not path.startswith(own)]
+        await self._store.storage.delete_many([self._store.key(path) for path in gone])
+
+    # -- heard -------------------------------------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        found = await self._hear("names", Names, "has not said which arrays it has")
+        return found.names
+
+    async def word(self, save: int) -> Word:
+        return await self._hear(str(save), Word, "has not begun the save that this rank waits with")
+
+    async def outcome(self, save: int, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
+        """The checkpoint itself says it, too."""
+
+        async def look() -> Outcome | None:
+            return Outcome() if await is_committed() else await self._look(f"{save}-over", Outcome)
+
+        return await self._until(look, lambda: self._silence("has not said what became of the save"))
+
+    async def parts(self, save: int) -> list[PartRef]:
+        """Those of all others. RankFailed, with the rank's own words, if one of them did."""
+        found: dict[int, PartRef] = {}
+
+        async def look() -> bool | None:
+            for rank in range(1, self.size):
+                if rank not in found:
+                    done = await self._look(f"{save}-{rank}", Done)
+                    if done is not None and done.part is None:
+                        raise RankFailed(f"rank {rank} on {done.node} could not save its part: {done.failed}")
+                    if done is not None and done.part is not None:
+                        found[rank] = done.part
+            return True if len(found) == self.size - 1 else None
+
+        def missing() -> str:
+            absent = [rank for rank in range(1, self.size) if rank not in found]
+            some = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
+            return f"the parts of ranks {some} are not there after {self._patience:g} s: do they see {self._where}?"
+
+        await self._until(look, missing)
+        return [found[rank] for rank in sorted(found)]
+
+    # -- in the storage ----------------------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> str:
+        return f"{self._store.storage.url}/{self._store.root}"
+
+    def _key(self, name: str) -> str:
+        return self._store.key(RUNS, self._run, f"{name}.json")
+
+    async def _put(self, name: str, word: msgspec.Struct) -> None:
+        await self._store.storage.write(self._key(name), msgspec.json.encode(word))
+
+    async def _look(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(await self._store.storage.read(self._key(name)), type=kind)
+        except ObjectNotFound:
+            return None
+        except UNREADABLE as error:
+            raise RankFailed(f"{self._where}/{RUNS}/{self._run}/{name}.json is no word of a rank: {error}") from error
+
+    async def _hear(self, name: str, kind: type[T], silence: str) -> T:
+        async def look() -> T | None:
+            return await self._look(name, kind)
+
+        return await self._until(look, lambda: self._silence(silence))
+
+    def _silence(self, what: str) -> str:
+        return (
+            f"rank 0 {what} after {self._patience:g} s: rank {self.rank} on {self._node} looks for it in "
+            f"{self._where}, which must be the same storage for both"
+        )
+
+    async def _until(self, look: Callable[[], Awaitable[T | None]], silence: Callable[[], str]) -> T:
+        ends, pause = time.monotonic() + self._patience, self._pace[0]
+        while True:
+            found = await look()
+            if found is not None:
+                return found
+            if time.monotonic() > ends:
+                raise RankFailed(silence())
+            await asyncio.sleep(pause)
+            pause = min(self._pace[1], pause * 1.3)
+
+
+def common_run(given: str | None, rank: int) -> str:
+    """A name for this start of all ranks: the one that is given, or the launcher's, or what rank 0 tells the process
+    group. InvalidInput if there is none of these."""
+    found = given or os.environ.get("STRATA_RUN_ID") or _launchers(os.environ)
+    if not found:
+        found = _process_groups(rank)
+    if not found:
+        raise InvalidInput(
+            "ranks that save together need a name for their run: start torch.distributed before, or set STRATA_RUN_ID "
+            "to something that is the same on all ranks, and new at each start"
+        )
+    return check_id(re.sub(r"[^A-Za-z0-9._-]", "-", found)[:128], "run_id")
+
+
+def _launchers(environment: Mapping[str, str]) -> str:
+    """torchrun's name is its user's to choose, and may be the same at each start, but for restarts by itself."""
+    if "SLURM_JOB_ID" in environment:
+        parts = [environment.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+        return "slurm-" + "-".join(parts)
+    return ""
+
+
+def _process_groups(rank: int) -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return ""
+    found = [secrets.token_hex(8) if rank == 0 else ""]
+    torch.distributed.broadcast_object_list(found)
+    return found[0]

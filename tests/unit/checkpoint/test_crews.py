@@ -1,0 +1,130 @@
+"""Many ranks, one checkpoint: what each has to write, and what each gets back."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.marks import PerRank, Replicated
+from strata.errors import RankFailed
+from strata.storage import MemoryStorage
+from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.states import assert_same
+
+
+def state_of(rank: int) -> dict[str, Any]:
+    """As data parallel training has it."""
+    return {
+        "model": {"w": torch.arange(12.0).reshape(3, 4), "b": torch.ones(4)},
+        "big": Replicated(np.arange(1 << 20, dtype=np.float32).reshape(1024, -1)),
+        "small": Replicated({"a": torch.full((3,), 2.0), "c": torch.tensor(7)}),
+        "rng": PerRank({"state": torch.full((5,), rank), "count": rank}),
+        "step": 5,
+    }
+
+
+def bare(rank: int) -> dict[str, Any]:
+    """What comes back."""
+    state = state_of(rank)
+    return {**state, "big": state["big"].value, "small": state["small"].value, "rng": state["rng"].value}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_each_rank_gets_back_what_is_common_and_what_is_its_own(tmp_path: Path, size: int) -> None:
+    with Crew(tmp_path, size) as crew:
+        crew.save([state_of(rank) for rank in range(size)], 1, epoch=3, metrics={"loss": 0.5})
+        for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
+            assert_same(found, bare(rank))
+    reader = CheckpointReader(tmp_path)
+    assert_same(reader.load(), bare(0))
+    told = reader.describe()
+    assert (told.world_size, told.epoch, told.metrics, len(told.parts)) == (size, 3, {"loss": 0.5}, size)
+    assert reader.verify() > sum(part.stored_bytes for part in told.parts)
+
+
+def test_what_all_have_is_written_once_and_by_all(tmp_path: Path) -> None:
+    with Crew(tmp_path, 4) as crew:
+        crew.save([state_of(rank) for rank in range(4)], 1)
+        written = [part.written_bytes for part in CheckpointReader(tmp_path).describe().parts]
+    own = 5 * 8
+    assert sum(written) == (12 + 4) * 4 + (4 << 20) + 3 * 4 + 8 + 4 * own
+    assert max(written) - min(written) < 1000
+
+
+def test_ranks_of_a_pipeline_have_different_arrays(tmp_path: Path) -> None:
+    states = [{"layers": {str(rank): torch.full((3,), float(rank))}, "step": 4} for rank in range(3)]
+    with Crew(tmp_path, 3) as crew:
+        crew.save(states, 1)
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, {"layers": {str(rank): torch.full((3,), float(rank)) for rank in range(3)}, "step": 4})
+        rooms = [{"layers": {str(rank): torch.zeros(3)}} for rank in range(3)]
+        crew.each(lambda rank, manager: manager.load(into=rooms[rank], strict=False))
+    assert [float(rooms[rank]["layers"][str(rank)][0]) for rank in range(3)] == [0.0, 1.0, 2.0]
+
+
+def test_bytes_are_each_ranks_own(tmp_path: Path) -> None:
+    with Crew(tmp_path, 2) as crew:
+        crew.save([b"zero", b"one"], 1)
+        assert crew.each(lambda rank, manager: manager.load()) == [b"zero", b"one"]
+
+
+def test_more_ranks_than_saved_have_nothing_of_their_own(tmp_path: Path) -> None:
+    with Crew(tmp_path, 2) as crew:
+        crew.save([state_of(rank) for rank in range(2)], 1)
+    with CheckpointManager(tmp_path, rank=3, world_size=4, run_id="other") as manager:
+        found = manager.load()
+    expected = bare(3)
+    del expected["rng"]
+    assert_same(found, expected)
+
+
+def test_saves_follow_each_other_and_the_latest_is_kept(tmp_path: Path) -> None:
+    with Crew(tmp_path, 2, keep_count=2) as crew:
+        for step in range(1, 6):
+            crew.save([{"w": np.full(3, step), "own": PerRank(np.full(2, rank + step))} for rank in range(2)], step)
+        crew.each(lambda rank, manager: manager.wait())
+        assert crew.managers[1].list_checkpoints() == [4, 5]
+        found = crew.each(lambda rank, manager: manager.load(4))
+    assert [int(each["own"][0]) for each in found] == [4, 5]
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(("1", "2", "3"))]
+
+
+def test_a_rank_that_fails_fails_the_save_on_all_by_name() -> None:
+    storage = MemoryStorage()
+    config = CheckpointManagerConfig(ranks_seconds=5)
+    with Crew(storage, 2, config=config) as crew:
+        crew.save([{"w": np.ones(3)}] * 2, 1)
+
+        def act(rank: int, manager: CheckpointManager) -> Any:
+            if rank == 1:
+                manager._saver._write_to = broken  # type: ignore[method-assign]
+            with pytest.raises(RankFailed if rank == 0 else OSError) as caught:
+                manager.save({"w": np.ones(3)}, 2)
+            return str(caught.value)
+
+        async def broken(*_: object) -> Any:
+            raise OSError("the disk is on fire")
+
+        told = crew.each(act)
+        assert "rank 1 on" in told[0]
+        assert "the disk is on fire" in told[0]
+        assert crew.managers[0].list_checkpoints() == [1]
+
+
+def test_who_is_missing_is_named() -> None:
+    config = CheckpointManagerConfig(ranks_seconds=0.3)
+    alone = CheckpointManager(MemoryStorage(), rank=0, world_size=3, run_id="r", config=config)
+    with pytest.raises(RankFailed, match=r"the parts of ranks 1, 2 are not there after 0.3 s"):
+        alone.save({"w": np.ones(3)}, 1)
+    other = CheckpointManager(MemoryStorage(), rank=1, world_size=3, run_id="r", config=config)
+    with pytest.raises(RankFailed, match=r"rank 0 has not said which arrays .* rank 1 on \S+ looks for it in memory"):
+        other.save({"w": np.ones(3)}, 1)
+
+
+def test_different_steps_are_told() -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5))
+    with pytest.raises(RankFailed, match="the same steps in the same order"):
+        crew.each(lambda rank, manager: manager.save({"w": np.ones(3)}, 10 + rank))
