@@ -30,7 +30,7 @@ from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
 from strata.checkpoint.slices import Index, box_of, inside, with_bytes
 from strata.checkpoint.soundness import check_expanded, size_of
-from strata.checkpoint.stateful import ArraySpec, Outline
+from strata.checkpoint.stateful import ArraySpec, Outline, lies_under
 from strata.checkpoint.store import Store
 from strata.checkpoint.ties import apart
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
@@ -162,7 +162,7 @@ class StateLoader:
 
         with self._making_sense():
             tree = unflatten(self._whole.skeleton, self._array, outlined)
-        return Outline(tree, list(arrays.values()), rename, report)
+        return Outline(tree, list(arrays.values()), rename, report, frozenset(self._whole.others))
 
     async def fill(self, targets: Mapping[str, Any], report: LoadReport, strictly: str | None) -> Any:
         """Fill these arrays, by name in the checkpoint, and make a new one for each None. Gives the checkpoint's tree:
@@ -289,7 +289,8 @@ class StateLoader:
                 continue
             pairs.append((number, leaf))
         there = set(names)
-        report.missing += [name for name in leaves if name not in there]
+        others = self._whole.others
+        report.missing += [name for name in leaves if name not in there and not lies_under(name, others)]
         return pairs
 
     def _values(self) -> set[int]:

@@ -12,7 +12,7 @@ more, which is asked before anything is changed:
 All three are called in the caller's own thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -45,6 +45,8 @@ class Outline(NamedTuple):
     """From the names of arrays in the checkpoint to those here."""
     report: LoadReport
     """To be filled with what does not fit. If anything is in it nothing is loaded, unless with strict=False."""
+    others: frozenset[str] = frozenset()
+    """The names of places where other ranks have something of their own, and this one has nothing."""
 
 
 class Plan(NamedTuple):
@@ -55,6 +57,11 @@ class Plan(NamedTuple):
 
     targets: Mapping[str, Any]
     apply: Callable[[Any], None]
+
+
+def lies_under(name: str, places: Collection[str]) -> bool:
+    """Whether it is the name of one of these, or of something in one."""
+    return any(name == place or not place or name.startswith(f"{place}/") for place in places)
 
 
 def tree_of(state: Any) -> Any:
@@ -80,7 +87,7 @@ def plan_load(into: Any, outline: Outline) -> Plan:
     names = [outline.rename(spec.name) for spec in outline.arrays]
     there = set(names)
     outline.report.unexpected += [name for name in names if name not in arrays]
-    outline.report.missing += [name for name in arrays if name not in there]
+    outline.report.missing += [name for name in arrays if name not in there and not lies_under(name, outline.others)]
     pairs = zip(outline.arrays, names, strict=True)
     targets = {spec.name: None if spec.kind in VALUES else arrays[name] for spec, name in pairs if name in arrays}
     return Plan(targets, into.load_strata_state)

@@ -7,13 +7,14 @@ those of the lowest rank that has them: ranks of a pipeline have different keys.
 from the part of this rank, and is left out where it has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from strata.checkpoint.boxes import Box, cover, is_stretch, offset
-from strata.checkpoint.manifest import BYTES, Chunk, File, Leaf, Part, Spread, Tensor, Tied
+from strata.checkpoint.manifest import BYTES, TREE, Chunk, File, Leaf, Part, Spread, Tensor, Tied
+from strata.checkpoint.names import below
 from strata.checkpoint.skeleton import PACKAGES, kind_of, plain_key
 from strata.checkpoint.tree import ARRAYS, Node
 from strata.errors import CheckpointDamaged
@@ -33,6 +34,8 @@ class Whole(msgspec.Struct, frozen=True):
     files: list[File]
     boxes: dict[int, list[Tensor]] = {}
     """The pieces of those tensors that are not read from front to back."""
+    others: list[str] = []
+    """Where other ranks have something of their own, and this one has nothing: the names of these places."""
 
 
 def pieces_of(whole: Whole, tensor: int) -> list[Tensor]:
@@ -45,7 +48,7 @@ def whole_of(parts: Sequence[Part], rank: int, where: str) -> Whole:
     if not parts:
         raise CheckpointDamaged(f"{where} has no parts")
     first = parts[0]
-    if len(parts) == 1:
+    if len(parts) == 1 and rank == first.rank:
         leaves = [leaf for leaf in first.leaves if not isinstance(leaf, Spread)]
         if len(leaves) == len(first.leaves):
             return Whole(first.kind, first.skeleton, leaves, first.tensors, first.files)
@@ -77,67 +80,79 @@ class _Join:
         self._numbers: dict[Any, int] = {}
         self._joined: dict[tuple[int, ...], int] = {}
         self._boxes: dict[int, list[Tensor]] = {}
+        self._others: list[str] = []
 
     def whole(self) -> Whole:
         for place, part in enumerate(self._parts):
             for leaf in part.leaves:
                 self._named.setdefault(_name(part, leaf), []).append((place, leaf))
-        skeleton = self._join([(place, part.skeleton) for place, part in enumerate(self._parts)])
+        skeleton = self._join([(place, part.skeleton) for place, part in enumerate(self._parts)], "")
         if skeleton is _NONE:
             skeleton = None
-        return Whole(self._parts[0].kind, skeleton, self._leaves, self._tensors, self._files, self._boxes)
+        return Whole(TREE, skeleton, self._leaves, self._tensors, self._files, self._boxes, self._others)
 
     # -- the tree ----------------------------------------------------------------------------------------------------
 
-    def _join(self, nodes: list[tuple[int, Node]]) -> Node:
+    def _join(self, nodes: list[tuple[int, Node]], name: str) -> Node:
         """What stands in one place of several parts; _NONE for what is another rank's own."""
         place, node = nodes[0]
         kind = kind_of(node)
         if kind == "rank":
             own = next((each for each in nodes if each[0] == self._own and kind_of(each[1]) == "rank"), None)
-            return _NONE if own is None else {"rank": self._taken(own[0], own[1]["rank"], is_own=True)}
+            if own is None:
+                self._others.append(name)
+                return _NONE
+            return {"rank": self._taken(own[0], own[1]["rank"], name, is_own=True)}
         if len(nodes) > 1 and kind in _DICTS:
-            return self._join_dicts([each for each in nodes if kind_of(each[1]) in _DICTS])
+            return self._join_dicts([each for each in nodes if kind_of(each[1]) in _DICTS], name)
         if len(nodes) > 1 and isinstance(node, list):
             alike = [each for each in nodes if isinstance(each[1], list) and len(each[1]) == len(node)]
-            found = [self._join([(each, many[number]) for each, many in alike]) for number in range(len(node))]
+            found = [
+                self._join([(each, many[number]) for each, many in alike], below(name, number))
+                for number in range(len(node))
+            ]
             return [None if each is _NONE else each for each in found]
-        return self._taken(place, node)
+        return self._taken(place, node, name)
 
-    def _join_dicts(self, nodes: list[tuple[int, Node]]) -> Node:
+    def _join_dicts(self, nodes: list[tuple[int, Node]], name: str) -> Node:
         """All keys that any of them has."""
         by_key: dict[Any, tuple[Node, list[tuple[int, Node]]]] = {}
         for place, node in nodes:
             for key, each in _entries(node):
                 by_key.setdefault(_hashable(key), (key, []))[1].append((place, each))
-        pairs = [(key, self._join(each)) for key, each in by_key.values()]
+        pairs = [(key, self._join(each, below(name, plain_key(key)))) for key, each in by_key.values()]
         first = nodes[0][1]
         return _dict_of(pairs, {name: first[name] for name in ("as", "default") if name in first})
 
-    def _taken(self, place: int, node: Node, *, is_own: bool = False) -> Node:
+    def _taken(self, place: int, node: Node, name: str, *, is_own: bool = False) -> Node:
         """A part's node, with the numbers that its arrays have here."""
         if isinstance(node, list):
-            return [self._inner(place, each, is_own) for each in node]
+            return self._inner(place, node, range(len(node)), name, is_own)
         kind = kind_of(node)
         if not kind:
             return node
         if kind in ARRAYS:
             return {**node, kind: self._number(place, node[kind], is_own)}
         if kind in _DICTS:
-            pairs = [(key, self._taken(place, each, is_own=is_own)) for key, each in _entries(node)]
+            pairs = [
+                (key, self._taken(place, each, below(name, plain_key(key)), is_own=is_own))
+                for key, each in _entries(node)
+            ]
             return _dict_of(pairs, {name: node[name] for name in ("as", "default") if name in node})
         if kind == "rank":
-            return self._join([(place, node)]) if not is_own else self._taken(place, node["rank"], is_own=True)
+            return self._join([(place, node)], name) if not is_own else _NONE
         if kind == "named":
-            return {**node, "values": [self._inner(place, each, is_own) for each in node["values"]]}
+            return {**node, "values": self._inner(place, node["values"], node["fields"], name, is_own)}
         if isinstance(node[kind], list) and kind in ("tuple", "set", "frozenset"):
-            return {kind: [self._inner(place, each, is_own) for each in node[kind]]}
+            return {kind: self._inner(place, node[kind], range(len(node[kind])), name, is_own)}
         return node
 
-    def _inner(self, place: int, node: Node, is_own: bool) -> Node:
+    def _inner(self, place: int, nodes: Sequence[Node], keys: Iterable[object], name: str, is_own: bool) -> list[Node]:
         """In a list, where nothing can be left out."""
-        found = self._taken(place, node, is_own=is_own)
-        return None if found is _NONE else found
+        found = [
+            self._taken(place, each, below(name, key), is_own=is_own) for key, each in zip(keys, nodes, strict=True)
+        ]
+        return [None if each is _NONE else each for each in found]
 
     # -- arrays ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from strata.checkpoint.marks import PerRank
 from strata.errors import InvalidInput
 from strata.torch.components import Component
 from strata.torch.modules import ModuleState
@@ -47,8 +48,15 @@ def model_state(model: Any, label: str) -> ModuleState:
     return ModuleState(model)
 
 
+class LoaderState(ObjectState):
+    """Each rank has a position of its own."""
+
+    def state(self) -> Any:
+        return PerRank(self._tree())
+
+
 def loader_state(loader: Any, label: str) -> Component:
-    return ObjectState(loader, label, _LOADER)
+    return LoaderState(loader, label, _LOADER)
 
 
 def module_or_object(value: Any, label: str) -> Component:

@@ -40,6 +40,9 @@ class ObjectState:
         return type(self.value).__name__
 
     def state(self) -> Any:
+        return self._tree()
+
+    def _tree(self) -> Any:
         return without_code(self.value.state_dict())
 
     def fit(self, found: Found) -> Fit:
@@ -57,7 +60,7 @@ class ObjectState:
         is_empty = isinstance(found.tree, dict) and not found.tree
         if found.kind in (None, self.kind) and not is_empty:
             return ""
-        own = self.state()
+        own = self._tree()
         if is_empty and own:
             return f"nothing in the checkpoint, where it was not in use; a {self.kind} here"
         if found.kind in (None, self.kind) or _outside(own) == _outside(found.tree):

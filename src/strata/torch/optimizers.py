@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from strata.checkpoint.frameworks.dtensor import empty_spread, is_spread
+from strata.checkpoint.frameworks.torch import torch_dtype
 from strata.checkpoint.stateful import ArraySpec
 from strata.errors import InvalidInput
 from strata.torch.components import ABSENT, Fit, Found, all_new, is_same
@@ -100,7 +102,7 @@ class OptimizerState:
         for name, theirs in match.names.items():
             if theirs in found.tree["state"] and _fits(parameters.by_name[name], found.origin.shapes.get(theirs)):
                 stored[name] = theirs
-                fit.targets |= _in_place(found.tree["state"][theirs], ours.get(name))
+                fit.targets |= _in_place(found.tree["state"][theirs], ours.get(name), parameters.by_name[name])
         kept = {name: each for name, each in ours.items() if name not in match.names}
         fit.apply = lambda tree: self._apply(tree, groups, match.sources, stored, kept)
         return fit
@@ -171,13 +173,17 @@ def _fits(parameter: torch.Tensor, shape: tuple[int, ...] | None) -> bool:
     return shape is None or tuple(parameter.shape) == shape
 
 
-def _in_place(stored: Any, own: Any) -> dict[str, Any]:
-    """What is there already is filled, and the rest is new."""
+def _in_place(stored: Any, own: Any, parameter: torch.Tensor) -> dict[str, Any]:
+    """What is there already is filled, and the rest is new: where the parameter lies on many ranks, as it does."""
     if isinstance(stored, ArraySpec):
-        return {stored.name: own if is_same(own, stored) else None}
+        if is_same(own, stored):
+            return {stored.name: own}
+        lies_so = is_spread(parameter) and tuple(parameter.shape) == stored.shape
+        return {stored.name: empty_spread(parameter, torch_dtype(stored.dtype)) if lies_so else None}
     if isinstance(stored, dict):
         at: Callable[[Any], Any] = own.get if isinstance(own, dict) else lambda key: None
-        return {name: each for key, value in stored.items() for name, each in _in_place(value, at(key)).items()}
+        inner = (_in_place(value, at(key), parameter) for key, value in stored.items())
+        return {name: each for some in inner for name, each in some.items()}
     return all_new(stored)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from strata.checkpoint.names import below
-from strata.checkpoint.stateful import ArraySpec, Outline, Plan
+from strata.checkpoint.stateful import ArraySpec, Outline, Plan, lies_under
 from strata.errors import CheckpointMismatch, InvalidInput
 from strata.torch.components import ABSENT, Component, Fit, Found, Origin
 from strata.torch.modules import ModuleState
@@ -28,7 +28,11 @@ def plan(outline: Outline, components: Mapping[Path, Component], models: Mapping
     for path, component in components.items():
         name = name_of(path)
         found = Found(name, at(outline.tree, path), kinds.get(name), arrays, outline.report, origin)
-        fits[path] = component.fit(found)
+        if found.tree is ABSENT and lies_under(name, outline.others):
+            logger.warning("%s stays as it is: the checkpoint has one for each of its ranks, and none for this", name)
+            fits[path] = Fit()
+        else:
+            fits[path] = component.fit(found)
     _leave_out_schedulers(fits, components, outline)
     held = {ABOUT, *(path[0] for path in fits)}
     outline.report.left += [key for key in outline.tree if key not in held]

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from strata.checkpoint.marks import PerRank
 from strata.errors import InvalidInput
 from strata.torch.components import Fit, Found, all_new
 
@@ -37,7 +38,7 @@ class RngState:
         return {**_for_everybody(), **self._own}
 
     def state(self) -> Any:
-        return {name: {"kind": _kind(each), "state": _state(each)} for name, each in self._all().items()}
+        return PerRank({name: {"kind": _kind(each), "state": _state(each)} for name, each in self._all().items()})
 
     def fit(self, found: Found) -> Fit:
         if not isinstance(found.tree, dict):

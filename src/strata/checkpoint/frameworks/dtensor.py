@@ -39,3 +39,18 @@ def local_part(value: Any) -> torch.Tensor:
     with torch.no_grad():
         part: torch.Tensor = value.to_local()
     return part
+
+
+def empty_spread(template: Any, dtype: torch.dtype | None = None) -> Any:
+    """One of the same shape that lies on the same ranks in the same way, with nothing in it yet."""
+    local = local_part(template)
+    where = template.device_mesh.device_type if local.device.type == "meta" else local.device
+    own = torch.empty(local.shape, dtype=dtype or local.dtype, device=where)
+    return type(template).from_local(
+        own,
+        template.device_mesh,
+        template.placements,
+        run_check=False,
+        shape=template.shape,
+        stride=template.stride(),
+    )

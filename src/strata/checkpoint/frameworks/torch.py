@@ -8,7 +8,7 @@ import torch
 
 from strata.checkpoint.dtypes import KNOWN, dtype_of
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, carved, span
-from strata.checkpoint.frameworks.dtensor import is_spread, shards_of
+from strata.checkpoint.frameworks.dtensor import empty_spread, is_spread, shards_of
 from strata.checkpoint.frameworks.gpu import GpuCopies, Pairs
 from strata.errors import Unstorable
 
@@ -130,6 +130,8 @@ class TorchArrays:
         return dtype, tuple(template.shape)
 
     def empty_like(self, template: torch.Tensor) -> Any:
+        if is_spread(template):
+            return empty_spread(template)
         where = torch.device("cpu") if template.device.type == "meta" else template.device
         return torch.empty(template.shape, dtype=template.dtype, device=where)
 

@@ -1,0 +1,34 @@
+"""N ranks save, M load: the same parameters and optimizer, to the bit, and the same losses from there on."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SAVED, UNTIL = 3, 6
+
+
+def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += ["-m", "tests.integration.ranks.train", str(folder), "--tell", str(tell), "--until", str(UNTIL), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(tell.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "saving", "loading"),
+    [("fsdp", 4, 2), ("fsdp", 2, 4), ("fsdp", 3, 1), ("ddp", 4, 2), ("ddp", 2, 3), ("hsdp", 4, 2)],
+)
+def test_a_run_goes_on_at_another_size(tmp_path: Path, how: str, saving: int, loading: int) -> None:
+    folder = tmp_path / "checkpoints"
+    before = torchrun(saving, folder, tmp_path / "before.json", "--how", how, "--save-at", str(SAVED))
+    after = torchrun(loading, folder, tmp_path / "after.json", "--how", "fsdp" if how == "hsdp" else how, "--load")
+    assert after["loaded"] == before["saved"]
+    assert list(after["losses"]) == [str(step) for step in range(SAVED, UNTIL)]
+    for step, loss in after["losses"].items():
+        assert loss == pytest.approx(before["losses"][step], rel=1e-9)
