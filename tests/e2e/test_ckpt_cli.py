@@ -176,7 +176,6 @@ def test_show_takes_a_step_and_patterns(root: Path) -> None:
     assert told["tensors"][2] == {
         "name": "model/bias",
         "kind": "torch",
-        "rank": 0,
         "dtype": "bfloat16",
         "shape": [8],
         "bytes": 16,
@@ -185,7 +184,7 @@ def test_show_takes_a_step_and_patterns(root: Path) -> None:
         "files": [told["files"][0]["path"]],
     }
     assert told["tensors"][1]["tied_to"] == "model/embed.weight"
-    assert told["values"] == [{"name": "step", "rank": 0, "value": 25}]
+    assert told["values"] == [{"name": "step", "value": 25}]
     assert told["files"][0]["own"]
     assert document(ckpt("show", "--json", root / "gpt/checkpoints/step_20"))["term"] == 1
     assert "no tensor of the checkpoint matches 'x*'" in refusal(ckpt("show", root, "--keys", "x*"))

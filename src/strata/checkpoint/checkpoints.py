@@ -32,6 +32,8 @@ from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFo
 logger = logging.getLogger("strata.checkpoint")
 
 PINS = "pins"
+LOOKS = 5
+"""So often a look is repeated that came too late for all it had seen."""
 _PART = re.compile(r"[^/]+/part-\d+-(\d+-[0-9a-f]+)\.json")
 """A part's manifest, and whose it is."""
 
@@ -111,18 +113,27 @@ class Checkpoints:
 
     async def look(self) -> tuple[list[tuple[Folder, Metadata]], dict[Folder, Damage]]:
         """Both."""
+        for _ in range(LOOKS):
+            found = await self._look()
+            if found is not None:
+                return found
+        return [], {}
+
+    async def _look(self) -> tuple[list[tuple[Folder, Metadata]], dict[Folder, Damage]] | None:
+        """None if all that was listed has been deleted since: there are others now."""
         sound, damaged = [], {}
-        for folder in await self.store.folders():
+        folders = await self.store.folders()
+        for folder in folders:
             try:
                 sound.append((folder, await self.store.metadata(folder)))
-            except ObjectNotFound:  # deleted since it was listed
+            except ObjectNotFound:
                 continue
             except CheckpointDamaged as error:
                 damaged[folder] = Damage(error, await self.attempt_of(folder))
                 if folder not in self._told:
                     self._told.add(folder)
                     logger.error("%s", error)
-        return sound, damaged
+        return None if folders and not sound and not damaged else (sound, damaged)
 
     async def attempt_of(self, folder: Folder) -> str:
         """That of the newest term, by the names of the files."""

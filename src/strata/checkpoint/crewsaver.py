@@ -16,16 +16,17 @@ from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.lineage import check_term
 from strata.checkpoint.manifest import Part, PartRef, written_metrics
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.saver import Saver, _Save
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
-from strata.checkpoint.shares import Crew
+from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Store, folder_named
 from strata.checkpoint.whole import whole_of
 from strata.checkpoint.words import Outcome, Word, Words
-from strata.errors import Conflict, RankFailed, SaveSkipped, StrataError
+from strata.errors import CheckpointDamaged, Conflict, ObjectNotFound, RankFailed, SaveSkipped, StrataError
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -36,7 +37,8 @@ class CrewSaver(Saver):
     def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena, words: Words) -> None:
         super().__init__(checkpoints, config, arena)
         self._words = words
-        self._planner.crew = Crew(words.rank, words.size)
+        self._planner.crew = Crew(words.rank, words.size, Everything())
+        self._names: list[str] = []
         self._told: list[str] | None = None
         self._is_heard = words.rank == 0
 
@@ -51,10 +53,8 @@ class CrewSaver(Saver):
             self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
             self._is_heard = True
         prepared = super()._prepared(state)
-        names = [leaf.name for leaf in prepared.taken]
-        if self._leads and names != self._told:
-            background.run(self._words.tell_names(names))
-            self._told = names
+        if self._leads:
+            self._names = [leaf.name for leaf in prepared.taken]
         return prepared
 
     def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
@@ -92,7 +92,7 @@ class CrewSaver(Saver):
         why = str(error) or type(error).__name__
         try:
             if self._leads:
-                await self._words.tell(save.number, Word(save.handle.step, failed=why))
+                await self._words.tell(save.number, Word(save.handle.step, failed=why, term=self._term))
                 await self._words.over(save.number, Outcome(why))
             elif not isinstance(error, RankFailed):
                 await self._words.failed(save.number, why)
@@ -102,9 +102,13 @@ class CrewSaver(Saver):
     async def _attempt(self, save: _Save) -> Attempt:
         if not self._leads:
             return await self._heard(save)
-        if self._term is None:
-            await self._words.forget_others()
+        is_first = self._term is None
         attempt = await super()._attempt(save)
+        if is_first:
+            await self._words.forget_others(attempt.term.term)
+        if self._names != self._told:
+            await self._words.tell_names(self._names, attempt.term.term)
+            self._told = self._names
         word = Word(
             attempt.folder.step,
             folder=attempt.folder.name,
@@ -137,10 +141,9 @@ class CrewSaver(Saver):
     ) -> None:
         if self._leads:
             others = await self._words.parts(save.number)
-            both = [*references, *others]
-            found = [*parts, *[await store.part(each) for each in others]]
+            found = [*parts, *await self._read(store, attempt, others)]
             whole_of(found, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
-            await commit(store, attempt, found, both, self._words.size)
+            await commit(store, attempt, found, [*references, *others], self._words.size)
             await self._words.over(save.number, Outcome())
             if save.number > 1:
                 await self._words.forget(save.number - 1)
@@ -148,13 +151,23 @@ class CrewSaver(Saver):
         await self._words.done(save.number, references[0])
 
         async def is_committed() -> bool:
-            if not await store.is_committed(attempt.folder):
+            store.forget(attempt.folder)
+            try:
+                return (await store.metadata(attempt.folder)).attempt == attempt.name
+            except ObjectNotFound:
                 return False
-            return (await store.metadata(attempt.folder)).attempt == attempt.name
 
         outcome = await self._words.outcome(save.number, is_committed)
         if outcome.failed:
             raise RankFailed(f"rank 0 gave up the save of step {attempt.folder.step}: {outcome.failed}")
+
+    async def _read(self, store: Store, attempt: Attempt, references: Sequence[PartRef]) -> list[Part]:
+        """The parts of others. Who took over has swept them: then that is what is told."""
+        try:
+            return [await store.part(each) for each in references]
+        except CheckpointDamaged:
+            await check_term(store, attempt.term)
+            raise
 
     async def _retain(self) -> None:
         """Rank 0 deletes, for all."""

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Replicated:
     """The same on every rank."""
 
     value: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PerRank:
     """Of its own on every rank."""
 

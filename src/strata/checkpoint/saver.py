@@ -112,7 +112,7 @@ class Saver:
 
     def check(self, state: Any) -> Prepared | None:
         """Raises Unstorable for what cannot be saved; gives the plan for what can."""
-        return None if is_bytes(state) else self._prepared(tree_of(state))
+        return None if is_bytes(state) else self._planner.prepare(tree_of(state))
 
     def _prepared(self, state: Any) -> Prepared:
         return self._planner.prepare(state)

@@ -16,7 +16,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -26,12 +26,15 @@ from strata.checkpoint.manifest import UNREADABLE, PartRef
 from strata.checkpoint.store import Store
 from strata.core.ids import check_id
 from strata.errors import InvalidInput, ObjectNotFound, RankFailed
+from strata.storage import ObjectInfo
 
 T = TypeVar("T")
 RUNS = "runs"
 LOCAL_SECONDS = 0.002, 0.05
 """How long to wait before the storage is asked again: at first, and at most."""
 REMOTE_SECONDS = 0.05, 1.0
+OVER_SECONDS = 86_400.0
+"""A run of which for so long nobody could tell whether it ever began is over."""
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -50,9 +53,10 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Names(msgspec.Struct, frozen=True):
-    """The arrays of the first rank."""
+    """The arrays of the first rank, and its term."""
 
     names: list[str]
+    term: int
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -81,8 +85,8 @@ class Words:
 
     # -- said --------------------------------------------------------------------------------------------------------
 
-    async def tell_names(self, names: list[str]) -> None:
-        await self._store.storage.write(self._key("names"), msgspec.json.encode(Names(names)))
+    async def tell_names(self, names: list[str], term: int) -> None:
+        await self._put("names", Names(names, term))
 
     async def tell(self, save: int, word: Word) -> None:
         await self._put(str(save), word)
@@ -101,11 +105,26 @@ class Words:
         parts = [f"{save}-{rank}" for rank in range(1, self.size)]
         await self._store.storage.delete_many([self._key(name) for name in (str(save), *parts, f"{save}-over")])
 
-    async def forget_others(self) -> None:
-        """Words of runs that are over."""
-        own = f"{RUNS}/{self._run}/"
-        gone = [path async for path in self._store.paths(RUNS) if not path.startswith(own)]
-        await self._store.storage.delete_many([self._store.key(path) for path in gone])
+    async def forget_others(self, term: int) -> None:
+        """Words of runs that are over: those of terms before this one, and those of which nobody can tell for long."""
+        said: dict[str, list[ObjectInfo]] = {}
+        start = len(self._store.key(RUNS, ""))
+        async for entry in self._store.storage.list_all(self._store.key(RUNS)):
+            said.setdefault(entry.path[start:].partition("/")[0], []).append(entry)
+        said.pop(self._run, None)
+        gone = [entry.path for entries in said.values() if await self._is_over(entries, term) for entry in entries]
+        await self._store.storage.delete_many(gone)
+
+    async def _is_over(self, entries: Sequence[ObjectInfo], term: int) -> bool:
+        for entry in entries:
+            name = entry.path.rpartition("/")[2].removesuffix(".json")
+            told = await self._look_at(entry.path, Names) if name == "names" else None
+            if told is not None:
+                return told.term < term
+            word = await self._look_at(entry.path, Word) if name.isdigit() else None
+            if word is not None and word.term is not None:
+                return word.term.term < term
+        return time.time() - max(entry.modified for entry in entries) > OVER_SECONDS
 
     # -- heard -------------------------------------------------------------------------------------------------------
 
@@ -159,12 +178,15 @@ class Words:
         await self._store.storage.write(self._key(name), msgspec.json.encode(word))
 
     async def _look(self, name: str, kind: type[T]) -> T | None:
+        return await self._look_at(self._key(name), kind)
+
+    async def _look_at(self, key: str, kind: type[T]) -> T | None:
         try:
-            return msgspec.json.decode(await self._store.storage.read(self._key(name)), type=kind)
+            return msgspec.json.decode(await self._store.storage.read(key), type=kind)
         except ObjectNotFound:
             return None
         except UNREADABLE as error:
-            raise RankFailed(f"{self._where}/{RUNS}/{self._run}/{name}.json is no word of a rank: {error}") from error
+            raise RankFailed(f"{self._store.storage.url}/{key} is no word of a rank: {error}") from error
 
     async def _hear(self, name: str, kind: type[T], silence: str) -> T:
         async def look() -> T | None:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from strata.checkpoint.marks import PerRank, Replicated
+
 
 def assert_same(one: Any, other: Any, path: str = "state") -> None:
     """The same types, structure and bits."""
@@ -30,6 +32,9 @@ def assert_same(one: Any, other: Any, path: str = "state") -> None:
         assert len(one) == len(other), path
         for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
             assert_same(mine, theirs, f"{path}/{place}")
+    elif isinstance(one, PerRank | Replicated):
+        assert type(one) is type(other), path
+        assert_same(one.value, other.value, path)
     elif isinstance(one, float):
         assert type(other) is float, path
         assert one == other or (math.isnan(one) and math.isnan(other)), path

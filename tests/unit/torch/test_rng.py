@@ -68,7 +68,7 @@ def test_a_generator_of_another_kind_is_refused_and_none_is_changed(manager: Che
 
 def test_devices_that_are_not_here_are_left_out(manager: CheckpointManager) -> None:
     state = TrainState(nn.Linear(1, 1), rng=True).strata_state()
-    state["rng"]["cuda:7"] = {"kind": "torch cuda of 16 bytes", "state": torch.zeros(16, dtype=torch.uint8)}
+    state["rng"].value["cuda:7"] = {"kind": "torch cuda of 16 bytes", "state": torch.zeros(16, dtype=torch.uint8)}
     manager.save(state, step=1)
     manager.load(into=TrainState(nn.Linear(1, 1), rng=True))
 

@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
+from strata.checkpoint.marks import PerRank
 from strata.errors import CheckpointMismatch, InvalidInput, Unstorable
 from strata.storage import MemoryStorage
 from strata.torch import TrainState
@@ -272,6 +273,8 @@ def _copied(tree: Any) -> Any:
         return tree.clone()
     if isinstance(tree, dict):
         return {key: _copied(each) for key, each in tree.items()}
+    if isinstance(tree, PerRank):
+        return PerRank(_copied(tree.value))
     return [_copied(each) for each in tree] if isinstance(tree, list) else tree
 
 

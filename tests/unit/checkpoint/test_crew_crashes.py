@@ -1,0 +1,156 @@
+"""A rank of several dies at each call that it makes to the storage, or is not heard of for a while."""
+
+import threading
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata import background
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.lineage import read_lineage
+from strata.checkpoint.marks import PerRank, Replicated
+from strata.errors import Conflict, RankFailed, StorageUnavailable, Superseded
+from strata.storage import MemoryStorage, StorageBackend
+from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.dying import DyingStorage, Paused
+from tests.unit.checkpoint.states import assert_same
+from tests.unit.checkpoint.test_crashes import files_in, let_marks_run_out
+
+PATIENCE = 0.25
+CONFIG = CheckpointManagerConfig(ranks_seconds=PATIENCE)
+SLOW = CheckpointManagerConfig(ranks_seconds=30)
+
+
+def state_of(rank: int, step: int) -> dict[str, Any]:
+    return {
+        "w": np.full(50, step),
+        "same": Replicated({str(n): np.full(3, step + n) for n in range(4)}),
+        "own": PerRank(np.full(4, 100 * step + rank)),
+        "step": step,
+    }
+
+
+def bare(rank: int, step: int) -> dict[str, Any]:
+    state = state_of(rank, step)
+    return {**state, "same": state["same"].value, "own": state["own"].value}
+
+
+def before(size: int) -> MemoryStorage:
+    storage = MemoryStorage()
+    with Crew(storage, size, run="first", keep_count=2, config=SLOW) as crew:
+        for step in (1, 2):
+            crew.save([state_of(rank, step) for rank in range(size)], step)
+    return storage
+
+
+def save_as(storages: list[StorageBackend], step: int) -> None:
+    """A second run goes on. Those who are left are told, and end."""
+    for thread in started(storages, step):
+        thread.join()
+
+
+def started(storages: list[StorageBackend], step: int) -> list[threading.Thread]:
+    size = len(storages)
+    managers = [
+        CheckpointManager(each, rank=rank, world_size=size, run_id="second", keep_count=2, config=CONFIG)
+        for rank, each in enumerate(storages)
+    ]
+
+    def run(rank: int) -> None:
+        for act in (managers[rank].load, lambda: managers[rank].save(state_of(rank, step), step), managers[rank].close):
+            with suppress(StorageUnavailable, RankFailed, Superseded, Conflict):
+                act()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def check_recovery(inner: MemoryStorage, size: int) -> int:
+    """Every rank finds the same step, whole, and goes on from it; nothing is left of the rest. Gives that step."""
+    let_marks_run_out(inner)
+    with Crew(inner, size, run="third", keep_count=2, config=SLOW) as crew:
+        latest = crew.managers[0].latest_step()
+        assert latest in (2, 3)
+        for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
+            assert_same(found, bare(rank, latest))
+        crew.save([state_of(rank, 4) for rank in range(size)], 4)
+        crew.each(lambda rank, manager: manager.wait())
+        assert crew.managers[0].list_checkpoints() == [latest, 4]
+        needed = background.run(crew.managers[0]._checkpoints._needed())
+    for step in (latest, 4):
+        CheckpointReader(inner).verify(step)
+    left = {path for path in files_in(inner) if not path.startswith("runs/third/")}
+    assert left - {"lineage.json"} == needed
+    return latest
+
+
+def crash_everywhere(size: int, who: int, after: bool) -> set[int]:
+    outcomes = set()
+    for at in count(1):
+        inner = before(size)
+        dying = DyingStorage(inner, at, after=after)
+        save_as([dying if rank == who else inner for rank in range(size)], 3)
+        if not dying.dead:
+            break
+        outcomes.add(check_recovery(inner, size))
+    assert at > 12
+    return outcomes
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("who", [0, 1])
+def test_one_of_two_dies_at_any_call(who: int, after: bool) -> None:
+    assert crash_everywhere(2, who, after) == {2, 3}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("size", "who"), [(3, 0), (3, 1), (3, 2), (4, 0), (4, 3)])
+def test_one_of_several_dies_at_any_call(size: int, who: int, after: bool) -> None:
+    assert crash_everywhere(size, who, after) == {2, 3}
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -> None:
+    """At any of its calls it stands still; all ranks are started anew, save the same step and the next; it wakes up.
+
+    Rank 0 of the first run may not have begun when it stood still: then it begins now, and the others are told.
+    """
+    owners = set()
+    for at in count(1):
+        inner = before(2)
+        paused = Paused(inner, at)
+        threads = started([paused if rank == who else inner for rank in range(2)], 3)
+        sleeping = threads[who]
+        while sleeping.is_alive() and not paused.reached.wait(0.01):
+            pass
+        threads[1 - who].join()
+        if not paused.reached.is_set():
+            break
+        with Crew(inner, 2, run="third", keep_count=2, config=SLOW) as crew:
+            crew.each(lambda rank, manager: manager.load(2))
+            for step in (3, 4):
+                crew.save([{**state_of(rank, step), "by": "third"} for rank in range(2)], step)
+            crew.each(lambda rank, manager: manager.wait())
+            paused.release()
+            sleeping.join()
+            leader = crew.managers[0]
+            newest = background.run(read_lineage(leader._checkpoints.store)).newest
+            is_third = newest is not None and newest.writer == leader._saver._writer
+            owners.add(is_third)
+            for step in leader.list_checkpoints():
+                leader.verify(step)
+            if is_third:
+                for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
+                    assert_same(found, {**bare(rank, 4), "by": "third"})
+                crew.save([state_of(rank, 5) for rank in range(2)], 5)
+            else:
+                with pytest.raises(Superseded):
+                    crew.save([state_of(rank, 5) for rank in range(2)], 5)
+    assert at > 12
+    assert owners == ({True, False} if who == 0 else {True})
