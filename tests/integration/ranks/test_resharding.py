@@ -32,3 +32,13 @@ def test_a_run_goes_on_at_another_size(tmp_path: Path, how: str, saving: int, lo
     assert list(after["losses"]) == [str(step) for step in range(SAVED, UNTIL)]
     for step, loss in after["losses"].items():
         assert loss == pytest.approx(before["losses"][step], rel=1e-9)
+
+
+def test_any_layout_comes_from_any_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    program = ["-m", "tests.integration.ranks.layouts", str(tmp_path)]
+    for ranks, more in (("4", ["--save"]), ("3", []), ("1", [])):
+        done = subprocess.run(
+            [*command, ranks, *program, *more], capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
