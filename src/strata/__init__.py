@@ -32,7 +32,10 @@ __all__ = [
     "ObjectCorrupt",
     "ObjectExists",
     "ObjectNotFound",
+    "PerRank",
+    "RankFailed",
     "Refused",
+    "Replicated",
     "Retention",
     "S3Storage",
     "SaveEvent",
@@ -78,7 +81,10 @@ _HOMES = {
     "ObjectCorrupt": "strata.errors",
     "ObjectExists": "strata.errors",
     "ObjectNotFound": "strata.errors",
+    "PerRank": "strata.checkpoint.marks",
+    "RankFailed": "strata.errors",
     "Refused": "strata.errors",
+    "Replicated": "strata.checkpoint.marks",
     "Retention": "strata.core.settings",
     "S3Storage": "strata.storage.s3",
     "SaveEvent": "strata.checkpoint.telling",
@@ -103,6 +109,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from strata.checkpoint.handle import SaveHandle
     from strata.checkpoint.manager import CheckpointManager, CheckpointReader
+    from strata.checkpoint.marks import PerRank, Replicated
     from strata.checkpoint.settings import CheckpointManagerConfig
     from strata.checkpoint.telling import SaveEvent
     from strata.core.settings import Retention
@@ -121,6 +128,7 @@ if TYPE_CHECKING:
         ObjectCorrupt,
         ObjectExists,
         ObjectNotFound,
+        RankFailed,
         Refused,
         SaveFailed,
         SaveReplaced,
