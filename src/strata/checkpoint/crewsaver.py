@@ -9,7 +9,7 @@ must know which arrays rank 0 has, since those they need not write.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strata import background
 from strata.checkpoint.arena import Arena
@@ -19,16 +19,19 @@ from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.lineage import check_term
 from strata.checkpoint.manifest import Part, PartRef, written_metrics
 from strata.checkpoint.preparing import Prepared
+from strata.checkpoint.replicas import copies_of, differing
 from strata.checkpoint.saver import Saver, _Save
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Store, folder_named
 from strata.checkpoint.whole import whole_of
-from strata.checkpoint.words import Outcome, Word, Words
+from strata.checkpoint.words import Done, Outcome, Word, Words
 from strata.errors import CheckpointDamaged, Conflict, ObjectNotFound, RankFailed, SaveSkipped, StrataError
 
 logger = logging.getLogger("strata.checkpoint")
+
+TOLD = 5
 
 
 class CrewSaver(Saver):
@@ -39,6 +42,7 @@ class CrewSaver(Saver):
         self._words = words
         self._planner.crew = Crew(words.rank, words.size, Everything())
         self._names: list[str] = []
+        self._copies: dict[str, list[str]] = {}
         self._told: list[str] | None = None
         self._is_heard = words.rank == 0
 
@@ -53,6 +57,8 @@ class CrewSaver(Saver):
             self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
             self._is_heard = True
         prepared = super()._prepared(state)
+        if not self._leads and not self._begun:
+            self._copies = copies_of(prepared.taken)
         if self._leads:
             self._names = [leaf.name for leaf in prepared.taken]
         return prepared
@@ -140,15 +146,18 @@ class CrewSaver(Saver):
         self, store: Store, attempt: Attempt, save: _Save, parts: Sequence[Part], references: Sequence[PartRef]
     ) -> None:
         if self._leads:
-            others = await self._words.parts(save.number)
+            told = await self._words.parts(save.number)
+            others = [done.part for done in told.values() if done.part is not None]
             found = [*parts, *await self._read(store, attempt, others)]
             whole_of(found, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
             await commit(store, attempt, found, [*references, *others], self._words.size)
             await self._words.over(save.number, Outcome())
+            self._tell_of_differences(save, parts[0], told)
             if save.number > 1:
                 await self._words.forget(save.number - 1)
             return
-        await self._words.done(save.number, references[0])
+        copies, self._copies = self._copies, {}
+        await self._words.done(save.number, references[0], copies)
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)
@@ -160,6 +169,19 @@ class CrewSaver(Saver):
         outcome = await self._words.outcome(save.number, is_committed)
         if outcome.failed:
             raise RankFailed(f"rank 0 gave up the save of step {attempt.folder.step}: {outcome.failed}")
+
+    def _tell_of_differences(self, save: _Save, own: Part, told: Mapping[int, Done]) -> None:
+        """Once: buffers may differ from rank to rank, and then they do so at each save."""
+        for rank, done in told.items():
+            names = differing(done.copies, own)
+            if names:
+                some = ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")
+                words = (
+                    f"rank {rank} has other values than rank 0 for {some}: rank 0's are saved. If each rank needs its "
+                    "own, mark them PerRank"
+                )
+                logger.warning("step %d: %s", save.handle.step, words)
+                save.handle.report.notes.append(words)
 
     async def _read(self, store: Store, attempt: Attempt, references: Sequence[PartRef]) -> list[Part]:
         """The parts of others. Who took over has swept them: then that is what is told."""

@@ -65,6 +65,8 @@ class Done(msgspec.Struct, frozen=True):
     node: str
     part: PartRef | None = None
     failed: str = ""
+    copies: dict[str, list[str]] = {}
+    """At the first save: the digests of what rank 0 stores for it; see `replicas`."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -91,8 +93,8 @@ class Words:
     async def tell(self, save: int, word: Word) -> None:
         await self._put(str(save), word)
 
-    async def done(self, save: int, part: PartRef) -> None:
-        await self._put(f"{save}-{self.rank}", Done(self._node, part))
+    async def done(self, save: int, part: PartRef, copies: dict[str, list[str]]) -> None:
+        await self._put(f"{save}-{self.rank}", Done(self._node, part, copies=copies))
 
     async def failed(self, save: int, why: str) -> None:
         await self._put(f"{save}-{self.rank}", Done(self._node, failed=why))
@@ -143,9 +145,9 @@ class Words:
 
         return await self._until(look, lambda: self._silence("has not said what became of the save"))
 
-    async def parts(self, save: int) -> list[PartRef]:
-        """Those of all others. RankFailed, with the rank's own words, if one of them did."""
-        found: dict[int, PartRef] = {}
+    async def parts(self, save: int) -> dict[int, Done]:
+        """What all others say. RankFailed, with the rank's own words, if one of them did not do its part."""
+        found: dict[int, Done] = {}
 
         async def look() -> bool | None:
             for rank in range(1, self.size):
@@ -153,8 +155,8 @@ class Words:
                     done = await self._look(f"{save}-{rank}", Done)
                     if done is not None and done.part is None:
                         raise RankFailed(f"rank {rank} on {done.node} could not save its part: {done.failed}")
-                    if done is not None and done.part is not None:
-                        found[rank] = done.part
+                    if done is not None:
+                        found[rank] = done
             return True if len(found) == self.size - 1 else None
 
         def missing() -> str:
@@ -163,7 +165,7 @@ class Words:
             return f"the parts of ranks {some} are not there after {self._patience:g} s: do they see {self._where}?"
 
         await self._until(look, missing)
-        return [found[rank] for rank in sorted(found)]
+        return {rank: found[rank] for rank in sorted(found)}
 
     # -- in the storage ----------------------------------------------------------------------------------------------
 

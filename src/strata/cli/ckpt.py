@@ -2,7 +2,7 @@
 
 import typer
 
-from strata.cli import ckpt_convert, ckpt_copy, ckpt_diff, ckpt_keep, ckpt_look, ckpt_show
+from strata.cli import ckpt_convert, ckpt_copy, ckpt_diff, ckpt_keep, ckpt_look, ckpt_rollback, ckpt_show
 
 app = typer.Typer(
     help="Look at checkpoints, verify and compare them, copy them, and take them to other formats and back. A URL is "
@@ -20,3 +20,4 @@ app.command("import")(ckpt_convert.import_command)
 app.command()(ckpt_keep.rm)
 app.command()(ckpt_keep.pin)
 app.command()(ckpt_keep.unpin)
+app.command()(ckpt_rollback.rollback)

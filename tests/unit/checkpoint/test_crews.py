@@ -128,3 +128,20 @@ def test_different_steps_are_told() -> None:
     crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5))
     with pytest.raises(RankFailed, match="the same steps in the same order"):
         crew.each(lambda rank, manager: manager.save({"w": np.ones(3)}, 10 + rank))
+
+
+def test_what_differs_from_rank_to_rank_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def state(rank: int) -> dict[str, Any]:
+        return {"same": torch.ones(5), "buffer": torch.full((4,), rank), "own": PerRank(torch.tensor(rank))}
+
+    with Crew(MemoryStorage(), 3) as crew:
+        reports = crew.save([state(rank) for rank in range(3)], 1)
+        crew.save([state(rank) for rank in range(3)], 2)
+        found = crew.each(lambda rank, manager: manager.load())
+    assert [each["buffer"].tolist() for each in found] == [[0] * 4] * 3
+    told = [record.getMessage() for record in caplog.records if "mark them PerRank" in record.getMessage()]
+    assert [each.partition(" for ")[0] for each in told] == [
+        f"step 1: rank {rank} has other values than rank 0" for rank in (1, 2)
+    ]
+    assert all(" for buffer:" in each for each in told)
+    assert len(reports[0].notes) == 2
