@@ -8,26 +8,31 @@ What a rank has to copy it copies at once: nobody's training waits for another r
 must know which arrays rank 0 has, since those they need not write.
 """
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.leftovers import give_back, is_refusal
 from strata.checkpoint.lineage import check_term
 from strata.checkpoint.manifest import Part, PartRef, written_metrics
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.replicas import copies_of, differing
-from strata.checkpoint.saver import Saver, _Save
+from strata.checkpoint.saver import Saver, _Save, whole_number
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Store, folder_named
 from strata.checkpoint.whole import whole_of
 from strata.checkpoint.words import Done, Outcome, Word, Words
-from strata.errors import CheckpointDamaged, Conflict, ObjectNotFound, RankFailed, SaveSkipped, StrataError
+from strata.errors import CheckpointDamaged, ObjectNotFound, RankFailed, SaveReplaced, SaveSkipped, StrataError
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -45,6 +50,12 @@ class CrewSaver(Saver):
         self._copies: dict[str, list[str]] = {}
         self._told: list[str] | None = None
         self._is_heard = words.rank == 0
+        self._is_compared = False
+        self._calls: Counter[int] = Counter()
+        self._said: list[str] = []
+        """Saves of which words are still in the storage."""
+        self._deciding = ""
+        """The save whose commit may have been made, whatever the storage says."""
 
     @property
     def _leads(self) -> bool:
@@ -52,13 +63,32 @@ class CrewSaver(Saver):
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
 
+    def begin(
+        self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
+    ) -> SaveHandle:
+        """A rank that cannot even begin says so, too: the others need not wait for it."""
+        step = whole_number(step, "step")
+        self._calls[step] += 1
+        try:
+            return super().begin(state, step, epoch, metrics, hurried=hurried)
+        except Exception as error:
+            background.run(self._tell_failure(self._called(step), step, error))
+            raise
+
+    def _new_handle(self, step: int) -> SaveHandle:
+        return SaveHandle(step, name=self._called(step))
+
+    def _called(self, step: int) -> str:
+        return f"{step}.{self._calls[step]}"
+
     def _prepared(self, state: object) -> Prepared:
         if not self._is_heard:
             self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
             self._is_heard = True
         prepared = super()._prepared(state)
-        if not self._leads and not self._begun:
+        if not self._leads and not self._is_compared:
             self._copies = copies_of(prepared.taken)
+            self._is_compared = True
         if self._leads:
             self._names = [leaf.name for leaf in prepared.taken]
         return prepared
@@ -66,15 +96,20 @@ class CrewSaver(Saver):
     def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
         """Rank 0 decides for all whether a save is skipped."""
         if self._leads:
+            before = self._running
             mine = super()._my_turn(handle, hurried=hurried)
+            if before is not None and before.handle.status == "replaced":  # perhaps before it had said a word
+                replaced = before.handle
+                background.run(self._tell_failure(replaced.name, replaced.step, asyncio.CancelledError()))
             if not mine:
-                background.run(self._words.tell(self._begun, Word(handle.step, handle.skipped)))
+                self._said.append(handle.name)
+                background.run(self._words.tell(handle.name, Word(handle.step, handle.skipped, term=self._term)))
             return mine
         running = self._running
         if running is None or running.handle.done():
             return True
         if self._config.when_busy == "skip" and hurried:
-            word = background.run(self._words.word(self._begun))
+            word = background.run(self._words.word(handle.name))
             if word.skipped:
                 handle.skip(word.skipped)
                 self.telling.skipped(handle.report, handle.skipped)
@@ -90,20 +125,25 @@ class CrewSaver(Saver):
         except SaveSkipped:
             raise
         except BaseException as error:
-            await self._tell_failure(save, error)
+            await self._tell_failure(save.handle.name, save.handle.step, error)
             raise
 
-    async def _tell_failure(self, save: _Save, error: BaseException) -> None:
+    async def _tell_failure(self, name: str, step: int, error: BaseException) -> None:
         """To whoever waits for this rank. That it cannot be told changes nothing: they will not wait for ever."""
-        why = str(error) or type(error).__name__
+        replaced = isinstance(error, asyncio.CancelledError)
+        why = "a later save took its place" if replaced else str(error) or type(error).__name__
+        self._is_heard = self._leads  # rank 0 may have other arrays by now
         try:
             if self._leads:
-                await self._words.tell(save.number, Word(save.handle.step, failed=why, term=self._term))
-                await self._words.over(save.number, Outcome(why))
-            elif not isinstance(error, RankFailed):
-                await self._words.failed(save.number, why)
+                certain = self._deciding != name or is_refusal(error)
+                if name not in self._said:
+                    self._said.append(name)
+                await self._words.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
+                await self._words.over(name, Outcome(why, certain, replaced))
+            elif not isinstance(error, RankFailed | SaveReplaced):
+                await self._words.failed(name, why)
         except StrataError as silence:
-            logger.warning("that step %d failed could not be told to other ranks: %s", save.handle.step, silence)
+            logger.warning("that step %d failed could not be told to other ranks: %s", step, silence)
 
     async def _attempt(self, save: _Save) -> Attempt:
         if not self._leads:
@@ -123,22 +163,20 @@ class CrewSaver(Saver):
             metrics=written_metrics(attempt.metrics),
             term=attempt.term,
         )
-        await self._words.tell(save.number, word)
+        self._said.append(save.handle.name)
+        await self._words.tell(save.handle.name, word)
         return attempt
 
     async def _heard(self, save: _Save) -> Attempt:
         """Where rank 0 says that it goes."""
-        step, word = save.handle.step, await self._words.word(save.number)
+        step, word = save.handle.step, await self._words.word(save.handle.name)
         if word.skipped:
             raise SaveSkipped(word.skipped)
         if word.failed:
-            raise RankFailed(f"rank 0 gave up the save of step {word.step}: {word.failed}")
+            raise _given_up(word.step, word)
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None:
-            raise Conflict(
-                f"this rank's save number {save.number} is of step {step}, and that of rank 0 of step {word.step}: all "
-                "ranks must save the same steps in the same order"
-            )
+            raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
         metrics = {name: float(value) for name, value in word.metrics.items()}
         return Attempt(folder, word.term, word.attempt, word.epoch, metrics, self._words.rank)
 
@@ -146,18 +184,18 @@ class CrewSaver(Saver):
         self, store: Store, attempt: Attempt, save: _Save, parts: Sequence[Part], references: Sequence[PartRef]
     ) -> None:
         if self._leads:
-            told = await self._words.parts(save.number)
+            told = await self._words.parts(save.handle.name)
             others = [done.part for done in told.values() if done.part is not None]
             found = [*parts, *await self._read(store, attempt, others)]
             whole_of(found, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+            self._deciding = save.handle.name
             await commit(store, attempt, found, [*references, *others], self._words.size)
-            await self._words.over(save.number, Outcome())
+            await self._words.over(save.handle.name, Outcome())
             self._tell_of_differences(save, parts[0], told)
-            if save.number > 1:
-                await self._words.forget(save.number - 1)
+            await self._forget_before(save.handle.name)
             return
         copies, self._copies = self._copies, {}
-        await self._words.done(save.number, references[0], copies)
+        await self._words.done(save.handle.name, references[0], copies)
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)
@@ -166,9 +204,19 @@ class CrewSaver(Saver):
             except ObjectNotFound:
                 return False
 
-        outcome = await self._words.outcome(save.number, is_committed)
+        outcome = await self._words.outcome(save.handle.name, is_committed)
         if outcome.failed:
-            raise RankFailed(f"rank 0 gave up the save of step {attempt.folder.step}: {outcome.failed}")
+            if outcome.certain:
+                with suppress(StrataError):
+                    await give_back(store, attempt, [])
+            raise _given_up(attempt.folder.step, outcome)
+
+    async def _forget_before(self, name: str) -> None:
+        """Whoever has done its part of this save waits for none before it."""
+        place = self._said.index(name)
+        gone, self._said = self._said[:place], self._said[place:]
+        for each in gone:
+            await self._words.forget(each)
 
     def _tell_of_differences(self, save: _Save, own: Part, told: Mapping[int, Done]) -> None:
         """Once: buffers may differ from rank to rank, and then they do so at each save."""
@@ -195,3 +243,10 @@ class CrewSaver(Saver):
         """Rank 0 deletes, for all."""
         if self._leads:
             await super()._retain()
+
+
+def _given_up(step: int, told: Word | Outcome) -> StrataError:
+    """To be raised: what became of it on rank 0 becomes of it here."""
+    if told.replaced:
+        return SaveReplaced(f"the save of step {step} was given up for a later one")
+    return RankFailed(f"rank 0 gave up the save of step {step}: {told.failed}")

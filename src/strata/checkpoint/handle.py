@@ -19,8 +19,10 @@ class SaveHandle:
     committed is uploaded yet; `wait_uploaded()` means that it is.
     """
 
-    def __init__(self, step: int, *, tiered: bool = False) -> None:
+    def __init__(self, step: int, *, tiered: bool = False, name: str = "") -> None:
         self.step = step
+        self.name = name
+        """What ranks that save together call it."""
         self.report = Report(step)
         self.skipped = ""
         """Why it was not saved at all, if it was not."""

@@ -22,7 +22,7 @@ async def giving_back(store: Store, attempt: Attempt, *, committing: bool = Fals
     except BaseException as error:
         if is_refusal(error) or not committing:
             with suppress(StrataError):
-                await _give_back(store, attempt, others)
+                await give_back(store, attempt, others)
         raise
 
 
@@ -31,7 +31,8 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, StorageError) and not error.retry and not isinstance(error, ObjectExists)
 
 
-async def _give_back(store: Store, attempt: Attempt, others: list[str]) -> None:
+async def give_back(store: Store, attempt: Attempt, others: list[str]) -> None:
+    """Remove what an attempt has written, unless it is committed, or another writer has taken over."""
     folders = {attempt.folder, *(folder for name in folders_of(others) if (folder := folder_named(name)))}
     names = [path for folder in folders async for path in store.paths(folder.name)]
     left = [path for path in names if path in others or f"/part-{attempt.rank}-{attempt.name}" in path]

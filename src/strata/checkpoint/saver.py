@@ -71,7 +71,6 @@ class _Save(NamedTuple):
     """What is to be saved: bytes, or the stage on which a tree's copy appears."""
 
     handle: SaveHandle
-    number: int
     data: Block | None
     stage: Stage | None
     epoch: int
@@ -96,8 +95,6 @@ class Saver:
         self._running: Running | None = None
         self._term: Term | None = None
         self._newest = -1
-        self._begun = 0
-        """How many saves have been asked for."""
         self._finishing: threading.Thread | None = None
         self._overlap = _overlap(config.overlap)
         self._is_closed = False
@@ -136,20 +133,19 @@ class Saver:
         self._check_usable()
         step, epoch = whole_number(step, "step"), whole_number(epoch, "epoch")
         given = _checked_metrics(metrics)
-        handle = SaveHandle(step, tiered=self.tiered)
+        handle = self._new_handle(step)
         data = as_bytes(state)
         prepared = None if data is not None else self._prepared(tree_of(state))
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
         handle.report.tensors = len(prepared.stored) if prepared else 1
         with self._turn:
-            self._begun += 1
             if not self._my_turn(handle, hurried=hurried):
                 return handle
             self._check_failures(hurried=hurried)
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
-            save = _Save(handle, self._begun, data, stage, epoch, given, began, hurried)
+            save = _Save(handle, data, stage, epoch, given, began, hurried)
             self.history = [*self.history[1 - HISTORY_KEPT :], handle]
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
@@ -160,6 +156,9 @@ class Saver:
                 finally:
                     self._start(save)
         return handle
+
+    def _new_handle(self, step: int) -> SaveHandle:
+        return SaveHandle(step, tiered=self.tiered)
 
     def _start(self, save: "_Save") -> None:
         self._running = Running(save.handle, self._save(save), partial(self._failed, save.handle))
@@ -408,8 +407,10 @@ class Saver:
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
+            error = SaveReplaced(f"the save of step {handle.step} was given up for a later one")
+        if isinstance(error, SaveReplaced):
             self.telling.replaced(handle.report)
-            handle.failed(SaveReplaced(f"the save of step {handle.step} was given up for a later one"))
+            handle.failed(error)
             return
         if isinstance(error, Superseded):
             self._superseded = error

@@ -1,12 +1,12 @@
 """How ranks of one job agree on a save without a coordinator: by what they say to each other in the storage.
 
-{job}/checkpoints/runs/<run>/names.json     rank 0: the names of its arrays, which others need not write
-{job}/checkpoints/runs/<run>/7.json         rank 0: the seventh save is of this step, goes there, and is called so
-{job}/checkpoints/runs/<run>/7-3.json       rank 3: its part of it is durable, or why not
-{job}/checkpoints/runs/<run>/7-over.json    rank 0: it is committed, or why not
+{job}/checkpoints/runs/<run>/names.json         rank 0: the names of its arrays, which others need not write
+{job}/checkpoints/runs/<run>/900.1.json         rank 0: the first save of step 900 goes there, and is called so
+{job}/checkpoints/runs/<run>/900.1-3.json       rank 3: its part of it is durable, or why not
+{job}/checkpoints/runs/<run>/900.1-over.json    rank 0: it is committed, or why not
 
-Ranks count their saves alike, since each saves when all do. A run is one start of all ranks: words of a run that is
-over say nothing to anybody.
+A save that is tried again is the second of its step on all ranks. A run is one start of all ranks: words of a run that
+is over say nothing to anybody.
 """
 
 import asyncio
@@ -45,6 +45,8 @@ class Word(msgspec.Struct, frozen=True):
     """Why it is not made."""
     failed: str = ""
     """Why it is not made any more."""
+    replaced: bool = False
+    """Whether that is since another has taken its place."""
     folder: str = ""
     attempt: str = ""
     epoch: int = 0
@@ -70,9 +72,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a save."""
+    """What became of a save. `certain`: what failed was not committed, and never will be."""
 
     failed: str = ""
+    certain: bool = True
+    replaced: bool = False
 
 
 class Words:
@@ -90,22 +94,22 @@ class Words:
     async def tell_names(self, names: list[str], term: int) -> None:
         await self._put("names", Names(names, term))
 
-    async def tell(self, save: int, word: Word) -> None:
-        await self._put(str(save), word)
+    async def tell(self, save: str, word: Word) -> None:
+        await self._put(save, word)
 
-    async def done(self, save: int, part: PartRef, copies: dict[str, list[str]]) -> None:
+    async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         await self._put(f"{save}-{self.rank}", Done(self._node, part, copies=copies))
 
-    async def failed(self, save: int, why: str) -> None:
+    async def failed(self, save: str, why: str) -> None:
         await self._put(f"{save}-{self.rank}", Done(self._node, failed=why))
 
-    async def over(self, save: int, outcome: Outcome) -> None:
+    async def over(self, save: str, outcome: Outcome) -> None:
         await self._put(f"{save}-over", outcome)
 
-    async def forget(self, save: int) -> None:
-        """Nobody waits for these any more."""
+    async def forget(self, save: str) -> None:
+        """Nobody waits for what was said of this one any more."""
         parts = [f"{save}-{rank}" for rank in range(1, self.size)]
-        await self._store.storage.delete_many([self._key(name) for name in (str(save), *parts, f"{save}-over")])
+        await self._store.storage.delete_many([self._key(name) for name in (save, *parts, f"{save}-over")])
 
     async def forget_others(self, term: int) -> None:
         """Words of runs that are over: those of terms before this one, and those of which nobody can tell for long."""
@@ -123,7 +127,7 @@ class Words:
             told = await self._look_at(entry.path, Names) if name == "names" else None
             if told is not None:
                 return told.term < term
-            word = await self._look_at(entry.path, Word) if name.isdigit() else None
+            word = await self._look_at(entry.path, Word) if "-" not in name else None
             if word is not None and word.term is not None:
                 return word.term.term < term
         return time.time() - max(entry.modified for entry in entries) > OVER_SECONDS
@@ -134,10 +138,10 @@ class Words:
         found = await self._hear("names", Names, "has not said which arrays it has")
         return found.names
 
-    async def word(self, save: int) -> Word:
-        return await self._hear(str(save), Word, "has not begun the save that this rank waits with")
+    async def word(self, save: str) -> Word:
+        return await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
 
-    async def outcome(self, save: int, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
+    async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         """The checkpoint itself says it, too."""
 
         async def look() -> Outcome | None:
@@ -145,7 +149,7 @@ class Words:
 
         return await self._until(look, lambda: self._silence("has not said what became of the save"))
 
-    async def parts(self, save: int) -> dict[int, Done]:
+    async def parts(self, save: str) -> dict[int, Done]:
         """What all others say. RankFailed, with the rank's own words, if one of them did not do its part."""
         found: dict[int, Done] = {}
 

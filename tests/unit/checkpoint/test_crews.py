@@ -1,5 +1,6 @@
 """Many ranks, one checkpoint: what each has to write, and what each gets back."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
-from strata.errors import RankFailed
+from strata.errors import CheckpointDamaged, RankFailed, SaveReplaced, Unstorable
 from strata.storage import MemoryStorage
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -125,9 +126,79 @@ def test_who_is_missing_is_named() -> None:
 
 
 def test_different_steps_are_told() -> None:
-    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5))
-    with pytest.raises(RankFailed, match="the same steps in the same order"):
-        crew.each(lambda rank, manager: manager.save({"w": np.ones(3)}, 10 + rank))
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=1))
+
+    def act(rank: int, manager: CheckpointManager) -> str:
+        manager.save({"w": np.ones(3)}, 1)
+        with pytest.raises(RankFailed) as caught:
+            manager.save({"w": np.ones(3)}, 10 + rank)
+        manager.save({"w": np.ones(3)}, 20)
+        return str(caught.value)
+
+    told = crew.each(act)
+    assert "the parts of ranks 1 are not there" in told[0]
+    assert "rank 0 has not begun to save step 11" in told[1]
+    assert crew.managers[1].list_checkpoints() == [1, 20]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_whose_state_cannot_be_stored_keeps_nobody_waiting(who: int) -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60))
+
+    def act(rank: int, manager: CheckpointManager) -> str:
+        with pytest.raises(Unstorable if rank == who else RankFailed) as caught:
+            manager.save({"w": object() if rank == who else np.ones(3)}, 1)
+        manager.save({"w": np.ones(3)}, 1)
+        return str(caught.value)
+
+    told = crew.each(act)
+    assert "w: a builtins.object cannot be stored" in told[1 - who]
+    assert crew.managers[0].load()["w"].tolist() == [1, 1, 1]
+
+
+def test_what_others_wrote_goes_when_rank_0_fails(tmp_path: Path) -> None:
+    with Crew(tmp_path, 2) as crew:
+        states = [{"w": np.ones(3), "own": PerRank(np.ones(4))}] * 2
+        crew.save(states, 1)
+
+        async def broken(*_: object) -> Any:
+            raise OSError("no more room")
+
+        crew.managers[0]._saver._read = broken  # type: ignore[attr-defined]
+        for step in (2, 3):
+            with pytest.raises(OSError, match="no more room"):
+                crew.save(states, step)
+        assert not [path for path in tmp_path.rglob("part-1-*") if "step_1" not in str(path)]
+
+
+def test_arrays_that_rank_0_has_no_longer_are_written_by_others() -> None:
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        crew.save([{"a": np.ones(1), "b": np.ones(2)}] * 2, 1)
+        states = [{"a": np.ones(1)}, {"a": np.ones(1), "b": np.full(2, 7.0)}]
+        with pytest.raises(CheckpointDamaged, match="'b' are not all of it"):
+            crew.save(states, 2)
+        crew.save(states, 3)
+        assert crew.managers[0].load()["b"].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("busy", ["wait", "skip", "replace"])
+def test_saves_in_a_hurry_end_alike_on_all_ranks(busy: str) -> None:
+    with Crew(MemoryStorage(), 3, config=CheckpointManagerConfig(when_busy=busy, ranks_seconds=20)) as crew:
+
+        def act(rank: int, manager: CheckpointManager) -> None:
+            for step in range(1, 30):
+                manager.save_async({"w": np.full(1000, step), "own": PerRank(np.full(3, rank + step))}, step)
+            with suppress(SaveReplaced):
+                manager.wait()
+            manager.save({"w": np.full(1000, 30), "own": PerRank(np.full(3, rank + 30))}, 30)
+
+        crew.each(act)
+        steps = crew.managers[0].list_checkpoints()
+        assert steps[-1] == 30
+        assert busy != "wait" or steps == list(range(1, 31))
+        for step in steps:
+            for rank, found in enumerate(crew.each(lambda rank, manager, step=step: manager.load(step))):  # type: ignore[misc]
+                assert (int(found["w"][0]), int(found["own"][0])) == (step, rank + step)
 
 
 def test_what_differs_from_rank_to_rank_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -653,7 +653,7 @@ def test_arguments_are_checked(storage: StorageBackend) -> None:
         (lambda m: m.load(like={"a": torch.ones(1)}, rename=lambda name: None), "gave None for 'a'"),
         (lambda m: m.listen(None), "a listener is called"),
         (lambda m: CheckpointManager(MemoryStorage(), rank=1), "rank 1 does not exist"),
-        (lambda m: CheckpointManager(MemoryStorage(), world_size=2), "saved by one process"),
+        (lambda m: CheckpointManager(MemoryStorage(), world_size=2), "need a name for their run"),
     ],
 )
 def test_wrong_arguments_are_told(use: Callable[[CheckpointManager], object], why: str) -> None:
