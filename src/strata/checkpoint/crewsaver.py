@@ -4,8 +4,8 @@
                  state, and commits
     the others   hear where it goes, write their parts, and wait until it is committed
 
-What a rank has to copy it copies at once: nobody's training waits for another rank. Only at the first save the others
-must know which arrays rank 0 has, since those they need not write.
+What a rank has to copy it copies at once. It waits for rank 0 only at its first save, to hear which arrays rank 0 has,
+since those it need not write; and where a save is skipped that comes too soon, to hear whether it is.
 """
 
 import asyncio
@@ -32,7 +32,15 @@ from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Store, folder_named
 from strata.checkpoint.whole import whole_of
 from strata.checkpoint.words import Done, Outcome, Word, Words
-from strata.errors import CheckpointDamaged, ObjectNotFound, RankFailed, SaveReplaced, SaveSkipped, StrataError
+from strata.errors import (
+    CheckpointDamaged,
+    ObjectNotFound,
+    RankFailed,
+    SaveReplaced,
+    SaveSkipped,
+    StorageError,
+    StrataError,
+)
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -86,7 +94,7 @@ class CrewSaver(Saver):
             self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
             self._is_heard = True
         prepared = super()._prepared(state)
-        if not self._leads and not self._is_compared:
+        if not self._is_compared:
             self._copies = copies_of(prepared.taken)
             self._is_compared = True
         if self._leads:
@@ -136,6 +144,8 @@ class CrewSaver(Saver):
         try:
             if self._leads:
                 certain = self._deciding != name or is_refusal(error)
+                if self._told is None:  # who waits to hear them hears the rest, too
+                    await self._words.tell_names(self._names, 0 if self._term is None else self._term.term)
                 if name not in self._said:
                     self._said.append(name)
                 await self._words.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
@@ -151,7 +161,8 @@ class CrewSaver(Saver):
         is_first = self._term is None
         attempt = await super()._attempt(save)
         if is_first:
-            await self._words.forget_others(attempt.term.term)
+            with suppress(StorageError):  # the next run's first save does it
+                await self._words.forget_others(attempt.term.term)
         if self._names != self._told:
             await self._words.tell_names(self._names, attempt.term.term)
             self._told = self._names
@@ -184,15 +195,15 @@ class CrewSaver(Saver):
         self, store: Store, attempt: Attempt, save: _Save, parts: Sequence[Part], references: Sequence[PartRef]
     ) -> None:
         if self._leads:
-            told = await self._words.parts(save.handle.name)
-            others = [done.part for done in told.values() if done.part is not None]
-            found = [*parts, *await self._read(store, attempt, others)]
-            whole_of(found, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+            try:
+                found, others = await self._gathered(store, attempt, save, parts[0])
+            except BaseException:
+                with suppress(StrataError):
+                    await give_back(store, attempt, [attempt.bytes_path])
+                raise
             self._deciding = save.handle.name
             await commit(store, attempt, found, [*references, *others], self._words.size)
-            await self._words.over(save.handle.name, Outcome())
-            self._tell_of_differences(save, parts[0], told)
-            await self._forget_before(save.handle.name)
+            await self._tell_of_commit(save)
             return
         copies, self._copies = self._copies, {}
         await self._words.done(save.handle.name, references[0], copies)
@@ -208,8 +219,27 @@ class CrewSaver(Saver):
         if outcome.failed:
             if outcome.certain:
                 with suppress(StrataError):
-                    await give_back(store, attempt, [])
+                    await give_back(store, attempt, [attempt.bytes_path])
             raise _given_up(attempt.folder.step, outcome)
+
+    async def _gathered(
+        self, store: Store, attempt: Attempt, save: _Save, own: Part
+    ) -> tuple[list[Part], list[PartRef]]:
+        """The parts of all ranks, which are all of the state, and where those of others are."""
+        told = await self._words.parts(save.handle.name, attempt.name)
+        references = [done.part for done in told.values() if done.part is not None]
+        parts = [own, *await self._read(store, attempt, references)]
+        whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+        self._tell_of_differences(save, own, told)
+        return parts, references
+
+    async def _tell_of_commit(self, save: _Save) -> None:
+        """The checkpoint says it itself: that the words cannot be said, or taken back, is no failure."""
+        try:
+            await self._words.over(save.handle.name, Outcome())
+            await self._forget_before(save.handle.name)
+        except StrataError as error:
+            logger.warning("that step %d is committed could not be told to other ranks: %s", save.handle.step, error)
 
     async def _forget_before(self, name: str) -> None:
         """Whoever has done its part of this save waits for none before it."""
@@ -221,6 +251,12 @@ class CrewSaver(Saver):
     def _tell_of_differences(self, save: _Save, own: Part, told: Mapping[int, Done]) -> None:
         """Once: buffers may differ from rank to rank, and then they do so at each save."""
         for rank, done in told.items():
+            shared = [name for name in self._copies if done.copies.get(name, self._copies[name]) != self._copies[name]]
+            if shared:
+                raise RankFailed(
+                    f"rank {rank} on {done.node} has other values than rank 0 for {', '.join(shared[:TOLD])}, which is "
+                    "marked Replicated: it is not the same on all ranks"
+                )
             names = differing(done.copies, own)
             if names:
                 some = ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")

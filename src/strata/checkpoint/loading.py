@@ -128,8 +128,8 @@ class StateLoader:
         return in_classes_of(template, self._tree_with(given, new), self._whole.skeleton)
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
-        where = getattr(leaf.value, "device", None)
-        return self._tensor(number), leaf.framework.name, str(where)
+        where, layout = getattr(leaf.value, "device", None), getattr(leaf.value, "placements", None)
+        return self._tensor(number), type(leaf.value), str(where), str(layout)
 
     def _pairs(
         self, found: Iterable[Leaf], rename: Callable[[str], str], report: LoadReport, strictly: str | None

@@ -91,7 +91,7 @@ def referring(
             for place, (start, size) in enumerate(chunks_of(wanted.size), first):
                 chunks[place] = Chunk(number, at + start, size, chunks[place].digest)
     found = [
-        Tensor(tensor.name, tensor.dtype, tensor.shape, chunks, tensor.shift)
+        Tensor(tensor.name, tensor.dtype, tensor.shape, chunks, tensor.shift, tensor.at)
         for tensor, chunks in zip(tensors, places, strict=True)
     ]
     return found, [*own, *(base.part.files[file] for file in used)]

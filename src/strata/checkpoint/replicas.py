@@ -1,7 +1,8 @@
-"""Whether arrays that only rank 0 stores are the same on other ranks, asked once, at the first save of a run.
+"""Whether what ranks have in common is the same on all of them, asked once, at the first save of a run.
 
-What differs is not lost without a word: buffers of data parallel training may, and rank 0's count; but the shards of
-something that does not say that it is sharded would be gone.
+Arrays that only rank 0 stores: what differs is not lost without a word. Buffers of data parallel training may differ,
+and rank 0's count; but the shards of something that does not say that it is sharded would be gone. Arrays that are
+marked Replicated, of which each rank stores some rows: what differs is a mixture, and not saved.
 """
 
 import ctypes
@@ -15,12 +16,12 @@ from strata.checkpoint.tree import Leaf
 
 
 def copies_of(leaves: Iterable[Leaf]) -> dict[str, list[str]]:
-    """The digests of those that another rank stores, chunk by chunk, as it stores them. Only of what lies in host
+    """The digests of those that another rank stores, or all ranks together, chunk by chunk. Only of what lies in host
     memory: to fetch the rest from a device would cost as much as to save it."""
     found = {}
     for leaf in leaves:
         described = leaf.described
-        if leaf.shares == [] and described.shards is None and described.is_dense:
+        if leaf.shares is not None and described.shards is None and described.is_dense:
             memory = (ctypes.c_uint8 * described.size).from_address(described.start)
             data = np.ctypeslib.as_array(memory)
             found[leaf.name] = [digest_of(data[start : start + size]) for start, size in chunks_of(described.size)]

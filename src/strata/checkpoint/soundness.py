@@ -54,8 +54,7 @@ def check_expanded(name: str, size: int, stored: int) -> None:
 
 def _check_state(part: Part, sizes: Sequence[int]) -> None:
     if part.kind == BYTES:
-        is_copy = len(part.leaves) == 1 and isinstance(part.leaves[0], Spread) and not part.tensors
-        if part.skeleton is not None or not (is_copy or (part.leaves == [0] and len(part.tensors) == 1)):
+        if part.skeleton is not None or part.leaves != [0] or len(part.tensors) != 1:
             raise Nonsense(f"{len(part.tensors)} tensors are one state of bytes")
         return
     if part.kind != TREE:

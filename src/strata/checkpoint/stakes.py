@@ -31,12 +31,13 @@ class Stake:
 @asynccontextmanager
 async def staked(store: Store, path: str, attempt: str) -> AsyncIterator[Stake]:
     """While this lasts the object of that path is this attempt's to write. ObjectExists if it may be another's."""
-    folder = path.partition("/")[0]
-    own = f"{folder}/{STAKE}{int(time.time())}-{attempt}"
+    folder, _, name = path.partition("/")
+    own = f"{folder}/{STAKE}{int(time.time())}-{attempt}-{name}"
     stake = Stake()
     try:
         await store.storage.put_if_absent(store.key(own), b"")
-        others = [each async for each in store.paths(folder) if each == path or (is_stake(each) and each != own)]
+        there = [each async for each in store.paths(folder) if each != own]
+        others = [each for each in there if each == path or (is_stake(each) and each.endswith(f"-{name}"))]
         if others:
             raise ObjectExists(f"{path} may be another save's", storage=store.storage.url, key=store.key(path))
         yield stake

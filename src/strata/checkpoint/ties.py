@@ -116,11 +116,16 @@ def _firsts(leaves: Sequence[Leaf]) -> list[int]:
         described = leaf.described
         same: Any = id(leaf.value)
         if leaf.shares:
-            same = tuple([(share.at, share.described.start or id(leaf.value)) for share in leaf.shares])
+            same = tuple([(share.at, _place(leaf, share.described)) for share in leaf.shares])
         elif described.start and leaf.shares is None:
-            same = (described.start, described.strides, described.dtype, described.shape)
+            same = _place(leaf, described)
         found.append(seen.setdefault(same, number))
     return found
+
+
+def _place(leaf: Leaf, described: Described) -> Any:
+    """The same for those that lie in the same memory in the same way."""
+    return (described.start or id(leaf.value), described.strides, described.dtype, described.shape)
 
 
 class _Cluster(NamedTuple):

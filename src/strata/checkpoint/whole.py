@@ -15,7 +15,7 @@ import msgspec
 from strata.checkpoint.boxes import Box, cover, is_stretch, offset
 from strata.checkpoint.manifest import BYTES, TREE, Chunk, File, Leaf, Part, Spread, Tensor, Tied
 from strata.checkpoint.names import below
-from strata.checkpoint.skeleton import PACKAGES, kind_of, plain_key
+from strata.checkpoint.skeleton import PACKAGES, array_kinds, kind_of, nodes, plain_key
 from strata.checkpoint.tree import ARRAYS, Node
 from strata.errors import CheckpointDamaged
 
@@ -89,7 +89,20 @@ class _Join:
         skeleton = self._join([(place, part.skeleton) for place, part in enumerate(self._parts)], "")
         if skeleton is _NONE:
             skeleton = None
+        self._check_all_are_placed()
         return Whole(TREE, skeleton, self._leaves, self._tensors, self._files, self._boxes, self._others)
+
+    def _check_all_are_placed(self) -> None:
+        """Ranks may have different keys, but where one has an array, another must not have something else."""
+        for part in self._parts:
+            own = _own_numbers(part.skeleton)
+            for number, leaf in enumerate(part.leaves):
+                name = _name(part, leaf)
+                if number not in own and name not in self._numbers:
+                    raise CheckpointDamaged(
+                        f"{self._where}: {name!r} of rank {part.rank} has no place beside what ranks before it have "
+                        "there: put it into a dict under a key of its own, or mark it PerRank"
+                    )
 
     # -- the tree ----------------------------------------------------------------------------------------------------
 
@@ -105,6 +118,8 @@ class _Join:
             return {"rank": self._taken(own[0], own[1]["rank"], name, is_own=True)}
         if len(nodes) > 1 and kind in _DICTS:
             return self._join_dicts([each for each in nodes if kind_of(each[1]) in _DICTS], name)
+        if len(nodes) > 1 and kind in ("tuple", "named"):
+            return self._join_tuples(nodes, kind, name)
         if len(nodes) > 1 and isinstance(node, list):
             alike = [each for each in nodes if isinstance(each[1], list) and len(each[1]) == len(node)]
             found = [
@@ -113,6 +128,19 @@ class _Join:
             ]
             return [None if each is _NONE else each for each in found]
         return self._taken(place, node, name)
+
+    def _join_tuples(self, nodes: list[tuple[int, Node]], kind: str, name: str) -> Node:
+        first = nodes[0][1]
+        held = "values" if kind == "named" else "tuple"
+        keys = first["fields"] if kind == "named" else range(len(first["tuple"]))
+        same = [(place, node) for place, node in nodes if kind_of(node) == kind]
+        same = [(place, node) for place, node in same if node.get("fields") == first.get("fields")]
+        alike = [(place, node[held]) for place, node in same if len(node[held]) == len(first[held])]
+        found = [
+            self._join([(place, values[number]) for place, values in alike], below(name, key))
+            for number, key in enumerate(keys)
+        ]
+        return {**first, held: [None if each is _NONE else each for each in found]}
 
     def _join_dicts(self, nodes: list[tuple[int, Node]], name: str) -> Node:
         """All keys that any of them has."""
@@ -176,7 +204,7 @@ class _Join:
                 number = self._firsts[place] + leaf
                 return number if self._tensors[number].name == name else Tied(name, number)
         spread = [(place, leaf) for place, leaf in there if isinstance(leaf, Spread)]
-        pieces = tuple([self._firsts[place] + number for place, leaf in spread for number in leaf.tensors])
+        pieces = tuple(sorted([self._firsts[place] + number for place, leaf in spread for number in leaf.tensors]))
         joined = self._joined.get(pieces) if pieces else None
         if joined is None:
             joined = self._joined[pieces] = self._assemble(name, [leaf for _, leaf in spread], pieces)
@@ -187,8 +215,10 @@ class _Join:
         dtype, shape = leaves[0].dtype, leaves[0].shape
         if any((leaf.dtype, leaf.shape) != (dtype, shape) for leaf in leaves):
             raise CheckpointDamaged(f"{self._where}: {name!r} has another type or shape on some ranks than on others")
-        own = [self._tensors[number] for number in pieces]
-        boxes = [Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape) for tensor in own]
+        once: dict[Box, Tensor] = {}
+        for tensor in (self._tensors[number] for number in pieces):  # of those that several ranks store, the lowest's
+            once.setdefault(Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape), tensor)
+        own, boxes = list(once.values()), list(once)
         if any(tensor.dtype != dtype for tensor in own) or not cover(shape, boxes):
             raise CheckpointDamaged(f"{self._where}: the pieces of {name!r} are not all of it, each element once")
         number = len(self._tensors)
@@ -200,6 +230,12 @@ class _Join:
             self._tensors.append(Tensor(name, dtype, shape, []))
             self._boxes[number] = own
         return number
+
+
+def _own_numbers(skeleton: Node) -> set[int]:
+    """Arrays that are marked as the rank's own."""
+    marked = [node["rank"] for node in nodes(skeleton) if kind_of(node) == "rank"]
+    return {number for each in marked for number in array_kinds(each)}
 
 
 def _moved(tensor: Tensor, by: int) -> Tensor:

@@ -87,6 +87,7 @@ class Words:
         self._patience = patience
         self._node = socket.gethostname()
         is_local = store.storage.url.startswith(("file:", "memory:"))
+        self._has_spoken = False
         self._pace = LOCAL_SECONDS if is_local else REMOTE_SECONDS
 
     # -- said --------------------------------------------------------------------------------------------------------
@@ -149,14 +150,17 @@ class Words:
 
         return await self._until(look, lambda: self._silence("has not said what became of the save"))
 
-    async def parts(self, save: str) -> dict[int, Done]:
-        """What all others say. RankFailed, with the rank's own words, if one of them did not do its part."""
+    async def parts(self, save: str, attempt: str) -> dict[int, Done]:
+        """What all others say of this attempt. RankFailed, with the rank's own words, if one of them did not do its
+        part."""
         found: dict[int, Done] = {}
 
         async def look() -> bool | None:
             for rank in range(1, self.size):
                 if rank not in found:
                     done = await self._look(f"{save}-{rank}", Done)
+                    if done is not None and done.part is not None and f"/part-{rank}-{attempt}." not in done.part.path:
+                        continue  # of another start under the same name
                     if done is not None and done.part is None:
                         raise RankFailed(f"rank {rank} on {done.node} could not save its part: {done.failed}")
                     if done is not None:
@@ -181,7 +185,15 @@ class Words:
         return self._store.key(RUNS, self._run, f"{name}.json")
 
     async def _put(self, name: str, word: msgspec.Struct) -> None:
+        if self.rank == 0 and not self._has_spoken:
+            await self._forget_namesakes()
         await self._store.storage.write(self._key(name), msgspec.json.encode(word))
+
+    async def _forget_namesakes(self) -> None:
+        """Of an earlier start under the same name, which should not be: before rank 0 says its first word."""
+        gone = [self._store.key(path) async for path in self._store.paths(RUNS, self._run)]
+        await self._store.storage.delete_many(gone)
+        self._has_spoken = True
 
     async def _look(self, name: str, kind: type[T]) -> T | None:
         return await self._look_at(self._key(name), kind)
@@ -221,9 +233,7 @@ class Words:
 def common_run(given: str | None, rank: int) -> str:
     """A name for this start of all ranks: the one that is given, or the launcher's, or what rank 0 tells the process
     group. InvalidInput if there is none of these."""
-    found = given or os.environ.get("STRATA_RUN_ID") or _launchers(os.environ)
-    if not found:
-        found = _process_groups(rank)
+    found = given or os.environ.get("STRATA_RUN_ID") or _process_groups(rank) or _launchers(os.environ)
     if not found:
         raise InvalidInput(
             "ranks that save together need a name for their run: start torch.distributed before, or set STRATA_RUN_ID "
@@ -233,9 +243,10 @@ def common_run(given: str | None, rank: int) -> str:
 
 
 def _launchers(environment: Mapping[str, str]) -> str:
-    """torchrun's name is its user's to choose, and may be the same at each start, but for restarts by itself."""
-    if "SLURM_JOB_ID" in environment:
-        parts = [environment.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+    """Slurm's, where each start is a step of its own. torchrun's is its user's to choose, and may be the same."""
+    if {"SLURM_JOB_ID", "SLURM_STEP_ID"} <= environment.keys():
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
+        parts = [environment.get(name, "0") for name in names]
         return "slurm-" + "-".join(parts)
     return ""
 

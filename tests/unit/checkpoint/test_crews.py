@@ -1,5 +1,6 @@
 """Many ranks, one checkpoint: what each has to write, and what each gets back."""
 
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
-from strata.errors import CheckpointDamaged, RankFailed, SaveReplaced, Unstorable
+from strata.checkpoint.words import Words
+from strata.errors import CheckpointDamaged, RankFailed, SaveReplaced, StorageUnavailable, Unstorable
 from strata.storage import MemoryStorage
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -216,3 +218,71 @@ def test_what_differs_from_rank_to_rank_is_told_once(caplog: pytest.LogCaptureFi
     ]
     assert all(" for buffer:" in each for each in told)
     assert len(reports[0].notes) == 2
+
+
+def test_what_is_marked_as_the_same_must_be() -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5))
+    with pytest.raises(RankFailed, match=r"rank 1 on .* other values than rank 0 for x, which is marked Replicated"):
+        crew.save([{"x": Replicated(np.full(10, rank))} for rank in range(2)], 1)
+    assert crew.managers[0].list_checkpoints() == []
+
+
+def test_incremental_saves_of_what_is_split(tmp_path: Path) -> None:
+    big = np.arange(1 << 20, dtype=np.float32).reshape(1024, -1)
+    with Crew(tmp_path, 2, incremental=True) as crew:
+        for step in (1, 2, 3):
+            big[0] = step
+            crew.save([{"x": Replicated(big), "own": PerRank(np.full(9, rank))} for rank in range(2)], step)
+        for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
+            assert_same(found, {"x": big, "own": np.full(9, rank)})
+
+
+def test_views_of_one_memory_are_told_apart() -> None:
+    x = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+    state = {name: Replicated(each) for name, each in {"x": x, "t": x.T, "even": x[::2], "half": x[:512]}.items()}
+    with Crew(MemoryStorage(), 2) as crew:
+        crew.save([state] * 2, 1)
+        found = crew.managers[1].load()
+    assert all(np.array_equal(found[name], each.value) for name, each in state.items())
+
+
+def test_what_is_in_tuples_is_joined_and_what_has_no_place_is_refused() -> None:
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        crew.save([{"d": (PerRank(np.full(2, rank)), 7)} for rank in range(2)], 1)
+        found = crew.each(lambda rank, manager: manager.load())
+        assert [each["d"][0].tolist() for each in found] == [[0, 0], [1, 1]]
+        for states in ([{"l": [np.ones(1)]}, {"l": [np.ones(1), np.ones(2)]}], [{"l": None}, {"l": {"w": np.ones(3)}}]):
+            with pytest.raises(CheckpointDamaged, match="of rank 1 has no place"):
+                crew.save(states, 2)
+
+
+def test_words_of_an_earlier_start_under_the_same_name_count_for_nothing() -> None:
+    """Rank 1 is late, and has said of an earlier save of the same step that its part is durable."""
+    storage = MemoryStorage()
+    state = np.zeros((1024, 1024), np.float32)
+    for number in (1, 2):
+        with Crew(storage, 2, run="same", config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+            if number == 2:
+                crew.each(lambda rank, manager: manager.load(100))
+            else:
+                crew.save([{"x": Replicated(state)}] * 2, 100)
+
+            def act(rank: int, manager: CheckpointManager) -> None:
+                time.sleep(0.3 * rank)
+                manager.save({"x": Replicated(np.full_like(state, number))}, 200)  # noqa: B023  called at once
+
+            with suppress(RankFailed):  # loud, if it must be
+                crew.each(act)
+            found = crew.managers[0].load()["x"]
+            assert len(np.unique(found)) == 1
+
+
+def test_a_committed_save_is_one_whatever_becomes_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> None:
+        raise StorageUnavailable("not now", storage="memory")
+
+    monkeypatch.setattr(Words, "forget", broken)
+    with Crew(MemoryStorage(), 2) as crew:
+        for step in (1, 2, 3):
+            crew.save([{"w": np.full(3, step)}] * 2, step)
+        assert crew.managers[1].list_checkpoints() == [1, 2, 3]
