@@ -54,6 +54,7 @@ _IN_WORDS: dict[type[Record], Callable[..., str]] = {
         f"{it.shards} shards of {it.dataset} ({it.samples:,} samples not reported) go from {it.worker} to others"
     ),
     records.CheckpointBegun: lambda it: f"step {it.step} is being saved (attempt {it.attempt}): {it.reason}",
+    records.CheckpointAdopted: lambda it: f"step {it.step} is taken on (attempt {it.attempt}): {it.reason}",
     records.CheckpointSkipped: lambda it: f"step {it.step} is not saved: {it.reason}",
     records.CheckpointPinned: lambda it: (
         f"attempt {it.attempt} is {'pinned' if it.pinned else 'no longer pinned'} as {it.name}"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from strata.coordinator import translate
+from strata.coordinator.awaiting import Awaiting
 from strata.coordinator.hub import Hub
 from strata.coordinator.streams import Pushes, watch_events
 from strata.core.effects import Alive, BarrierVerdict
@@ -71,6 +72,7 @@ class _Service:
         self._hub = hub
         self._still_welcome = still_welcome
         self._pushes = Pushes(hub, still_welcome)
+        self._awaiting = Awaiting(hub, still_welcome)
         self._alive: dict[int, bytes] = {}
         self._shares: dict[tuple[str, str, int, int, int, int], bytes] = {}
         self._shares_bytes = 0
@@ -213,6 +215,9 @@ class _Service:
         made = translate.checkpoint(attempt)
         translate.add_parts(made, attempt, page)
         return pb.GetCheckpointResponse(checkpoint=made, next_rank=rest[0] if rest else None)
+
+    async def await_checkpoint(self, request: pb.AwaitCheckpointRequest, call: Call) -> Any:
+        return await self._awaiting.serve(request, call)
 
     def latest_checkpoint(self, request: pb.LatestCheckpointRequest, call: Call) -> Any:
         return self._guarded(self._latest_checkpoint, request)

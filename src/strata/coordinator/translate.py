@@ -191,6 +191,8 @@ def begin_checkpoint(request: pb.BeginCheckpointRequest) -> events.CheckpointBeg
         request.epoch,
         _maybe(request, "generation"),
         list(request.references),
+        request.place,
+        request.skip,
     )
 
 
@@ -208,6 +210,7 @@ def ack_checkpoint(request: pb.CheckpointAck) -> events.CheckpointAck:
         request.part_bytes,
         positions,
         dict(request.metrics),
+        request.place,
     )
 
 
@@ -229,18 +232,28 @@ def pin_checkpoint(request: pb.PinCheckpointRequest) -> events.PinRequested:
     return events.PinRequested(request.job_id, request.attempt, request.name, not request.unpin)
 
 
-def report_removed(request: pb.ReportRemovedRequest) -> events.ManifestRemoved | events.FilesRemoved:
+def report_removed(
+    request: pb.ReportRemovedRequest,
+) -> events.ManifestRemoved | events.FilesRemoved | events.CheckpointRemoved:
     who = (request.job_id, request.worker_id, request.incarnation, request.attempt)
     if request.what == pb.ReportRemovedRequest.WHAT_MANIFEST:
         return events.ManifestRemoved(*who)
     if request.what == pb.ReportRemovedRequest.WHAT_FILES:
         return events.FilesRemoved(*who)
-    raise InvalidInput("say what was removed: the manifest, or the files")
+    if request.what == pb.ReportRemovedRequest.WHAT_ALL:
+        return events.CheckpointRemoved(*who)
+    raise InvalidInput("say what was removed: the manifest, the files, or both")
 
 
 def recover(request: pb.RecoverRequest) -> events.RecoverRequested:
+    found = request.found
     return events.RecoverRequested(
-        request.job_id, request.worker_id, request.incarnation, _maybe(request, "generation")
+        request.job_id,
+        request.worker_id,
+        request.incarnation,
+        _maybe(request, "generation"),
+        events.Found(found.step, found.epoch, found.place) if request.HasField("found") else None,
+        request.insist,
     )
 
 
@@ -378,6 +391,7 @@ def recovery_point(answer: RecoveryPoint | FinishFirst) -> pb.RecoverResponse:
         reason=answer.reason,
         ranks=answer.ranks,
         point=answer.point,
+        place=answer.place,
     )
     return pb.RecoverResponse(point=point)
 
@@ -404,6 +418,7 @@ def checkpoint(attempt: Attempt) -> pb.Checkpoint:
         total_bytes=sum(part.part_bytes for part in attempt.parts.values()),
         references=attempt.references,
         pins=attempt.pins,
+        place=attempt.place,
     )
 
 
@@ -418,6 +433,7 @@ def add_parts(made: pb.Checkpoint, attempt: Attempt, ranks: Iterable[int]) -> No
             digest=part.digest,
             part_bytes=part.part_bytes,
             metrics=part.metrics,
+            place=part.place,
         )
     for name, position in attempt.positions.items():
         told = made.positions[name]

@@ -44,6 +44,9 @@ from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGenera
 MAX_DIGEST_CHARS = 256
 MAX_METRICS = 256
 MAX_REFERENCES = 1024
+MAX_PLACE_CHARS = 2048
+ABANDONED = "attempt {} was abandoned: "
+"""How the reason begins why nobody saves a step any more that was begun."""
 MAX_PART_BYTES = 2**50
 """A petabyte; so that the parts of 100,000 ranks together still fit 64 bits, and not a float's worth is lost."""
 
@@ -82,13 +85,23 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
         )
     if len(event.references) > MAX_REFERENCES:
         raise InvalidInput(f"at most {MAX_REFERENCES} checkpoints can be referred to, not {len(event.references)}")
-    same = _at_step(job, event.step)
+    check_place(event.place)
+    same = saving(job, event.step)
     if same is not None:
         _check_participant(same, member)
+        if event.place and event.place != same.place:
+            raise Refused(
+                f"step {event.step} goes somewhere else already (attempt {same.attempt} is {same.status}): its place "
+                "cannot be changed"
+            )
         turn.reply(Begun(same.attempt, same.lineage, same.step, same.status))
         return
     if event.step in job.skipped:
         turn.reply(Skipped(event.step, job.skipped[event.step]))
+        return
+    if event.skip:
+        turn.record(CheckpointSkipped(job.job, job.lineage, event.step, event.skip))
+        turn.reply(Skipped(event.step, event.skip))
         return
     _check_ahead(job, event.step)
     for number in event.references:
@@ -106,7 +119,13 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
     turn.reply(Skipped(event.step, busy))
 
 
-def _at_step(job: Job, step: int) -> Attempt | None:
+def check_place(place: str) -> None:
+    if len(place) > MAX_PLACE_CHARS:
+        raise InvalidInput(f"a place in the storage has at most {MAX_PLACE_CHARS} characters, not {len(place)}")
+
+
+def saving(job: Job, step: int) -> Attempt | None:
+    """The attempt that saves this step, or has."""
     for _, attempt in sorted(job.attempts.items()):
         if (
             attempt.step == step
@@ -145,6 +164,7 @@ def _begin(turn: Turn, job: Job, event: CheckpointBeginRequested) -> None:
             participants,
             list(event.references),
             f"{event.worker} began to save step {event.step}",
+            event.place,
         )
     )
     volatile = turn.volatile.job(job.job)
@@ -178,6 +198,7 @@ def on_ack(turn: Turn, event: CheckpointAck) -> None:
                 event.part_bytes,
                 {name: _told(job, attempt, name, event.positions[name]) for name in sorted(event.positions)},
                 dict(event.metrics),
+                event.place,
             )
         )
         if len(attempt.parts) == len(attempt.participants):
@@ -209,6 +230,7 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
     if not event.digest or len(event.digest) > MAX_DIGEST_CHARS:
         raise InvalidInput(f"a part's digest has 1 to {MAX_DIGEST_CHARS} characters, not {len(event.digest)}")
     check_int(event.part_bytes, "part_bytes", most=MAX_PART_BYTES)
+    check_place(event.place)
     if len(event.metrics) > MAX_METRICS:
         raise InvalidInput(f"at most {MAX_METRICS} metrics can go with a checkpoint, not {len(event.metrics)}")
     for name, value in event.metrics.items():
@@ -371,6 +393,7 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
             name: Position(dataset.version, dataset.epoch, dataset.departed.to_flat())
             for name, dataset in job.datasets.items()
         },
+        place=record.place,
     )
     job.set_status(attempt, "open")
     job.next_attempt = record.attempt + 1
@@ -391,7 +414,13 @@ def apply_part(state: State, record: PartAcknowledged) -> None:
     attempt = state.jobs[record.job].attempts[record.attempt]
     attempt.participants[record.rank] = (record.worker, record.incarnation)
     attempt.parts[record.rank] = Part(
-        record.worker, record.incarnation, record.digest, record.part_bytes, record.positions, record.metrics
+        record.worker,
+        record.incarnation,
+        record.digest,
+        record.part_bytes,
+        record.positions,
+        record.metrics,
+        record.place,
     )
 
 
@@ -443,7 +472,7 @@ def apply_abandoned(state: State, record: CheckpointAbandoned) -> None:
     if wanted is not None and wanted.attempt == record.attempt:
         wanted.tries += 1
         job.agree(-1)
-    job.skip(attempt.step, f"attempt {record.attempt} was abandoned: {record.reason}")
+    job.skip(attempt.step, ABANDONED.format(record.attempt) + record.reason)
 
 
 @rules.applies(GenerationAdvanced)

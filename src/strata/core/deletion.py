@@ -10,7 +10,7 @@ the removing itself is an errand for a worker.
 from strata.core.commits import find
 from strata.core.effects import Done
 from strata.core.errands import files_may_go
-from strata.core.events import CoordinatorStarted, FilesRemoved, ManifestRemoved, PinRequested
+from strata.core.events import CheckpointRemoved, CoordinatorStarted, FilesRemoved, ManifestRemoved, PinRequested
 from strata.core.ids import check_id
 from strata.core.records import (
     CheckpointCommitted,
@@ -98,6 +98,20 @@ def on_removed(turn: Turn, event: FilesRemoved) -> None:
         raise Refused(f"the files of attempt {attempt.attempt} may still be read or referred to", retry=True)
     turn.record(CheckpointDeleted(job.job, attempt.attempt, f"{event.worker} removed the files"))
     turn.volatile.job(job.job).unlinked_until.pop(attempt.attempt, None)
+    turn.reply(Done())
+
+
+@rules.handles(CheckpointRemoved)
+def on_gone(turn: Turn, event: CheckpointRemoved) -> None:
+    """A job that deletes what it does not keep says so afterwards: there is nothing left to wait for."""
+    job = turn.state.job(event.job)
+    job.member(event.worker, event.incarnation)
+    if not 0 < event.attempt < job.next_attempt or event.attempt in job.attempts:
+        attempt = find(job, event.attempt)
+        if attempt.status in ("open", "decided"):
+            raise Refused(f"attempt {attempt.attempt} is {attempt.status}: it is still being saved")
+        turn.record(CheckpointDeleted(job.job, attempt.attempt, f"{event.worker} removed it"))
+        turn.volatile.job(job.job).unlinked_until.pop(attempt.attempt, None)
     turn.reply(Done())
 
 

@@ -186,7 +186,8 @@ class RecoveryPoint(Answer, frozen=True):
     """Where everybody goes on from: a committed attempt, or the beginning where `attempt` is 0.
 
     `ranks` is the world of this generation; a rank's place in it decides which part of each batch is its own. `point`
-    numbers the times the data was taken back; progress is reported under it.
+    numbers the times the data was taken back; progress is reported under it. `place` is where in the storage the
+    checkpoint is.
     """
 
     generation: int
@@ -197,6 +198,7 @@ class RecoveryPoint(Answer, frozen=True):
     reason: str
     ranks: tuple[int, ...] = ()
     point: int = 0
+    place: str = ""
 
 
 class FinishFirst(Answer, frozen=True):

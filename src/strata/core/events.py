@@ -197,6 +197,10 @@ class CheckpointBeginRequested(WorkerEvent, frozen=True):
     epoch: int = 0
     generation: int | None = None
     references: list[int] = []
+    place: str = ""
+    """Where in the storage it goes: nothing that is looked into here."""
+    skip: str = ""
+    """Why nobody is to save this step."""
 
 
 class CheckpointAck(WorkerEvent, frozen=True):
@@ -207,6 +211,7 @@ class CheckpointAck(WorkerEvent, frozen=True):
     part_bytes: int
     positions: dict[str, Position] = {}
     metrics: dict[str, str] = {}
+    place: str = ""
 
 
 class PartFailed(WorkerEvent, frozen=True):
@@ -242,10 +247,27 @@ class FilesRemoved(WorkerEvent, frozen=True):
     attempt: int
 
 
+class CheckpointRemoved(WorkerEvent, frozen=True):
+    """The job itself did not keep this checkpoint: nothing of it is in the storage any more."""
+
+    attempt: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The latest checkpoint that is in the storage; step -1: none is."""
+
+    step: int
+    epoch: int = 0
+    place: str = ""
+
+
 class RecoverRequested(WorkerEvent, frozen=True):
-    """`generation` is that of the point this process last took up; None for one that has taken up none."""
+    """`generation` is that of the point this process last took up; None for one that has taken up none. `insist`: go
+    back to what was found, whatever was agreed."""
 
     generation: int | None = None
+    found: Found | None = None
+    insist: bool = False
 
 
 class RollBackRequested(Event, frozen=True):

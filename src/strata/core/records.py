@@ -222,6 +222,20 @@ class CheckpointBegun(JobRecord, frozen=True):
     participants: dict[int, tuple[str, int]]
     references: list[int]
     reason: str
+    place: str = ""
+
+
+class CheckpointAdopted(JobRecord, frozen=True):
+    """A checkpoint that is in the storage, and of which nothing was known here."""
+
+    attempt: int
+    lineage: int
+    step: int
+    epoch: int
+    term: int
+    generation: int
+    place: str
+    reason: str
 
 
 class CheckpointSkipped(JobRecord, frozen=True):
@@ -239,6 +253,7 @@ class PartAcknowledged(JobRecord, frozen=True):
     part_bytes: int
     positions: dict[str, Position] = {}
     metrics: dict[str, str] = {}
+    place: str = ""
 
 
 class AttemptRecord(JobRecord, frozen=True):

@@ -1,7 +1,9 @@
 """Recovery: one point for all ranks to go on from.
 
 The law: within a generation everybody is given the same point. Decided attempts are finished first, so a point is
-always committed. Where the point is not the latest thing its lineage holds, going on starts a new lineage.
+always committed. Where the point is not the latest thing its lineage holds, going on starts a new lineage. The storage
+is the truth of what is committed, and this journal its index: who asks may say what is found there, and then the point
+is that.
 
 A job that rolls back waits here until every rank of the world is there, so that one point serves all of them. A job
 that carries on is rolled back only when nobody was left; a newcomer to it is told the latest checkpoint, and the
@@ -10,12 +12,18 @@ survivors' progress stands.
 
 from itertools import islice
 
-from strata.core.commits import abandon, open_attempts
+from strata.core.commits import abandon, check_place, open_attempts
 from strata.core.effects import Errand, FinishFirst, LineageNow, RecoveryPoint
-from strata.core.events import RecoverRequested, RollBackRequested
+from strata.core.events import Found, RecoverRequested, RollBackRequested
 from strata.core.ids import check_int
 from strata.core.lineages import at_step, head, occupied_beyond
-from strata.core.records import GenerationAdvanced, LineageStarted, RecoveryPointSet
+from strata.core.records import (
+    CheckpointAdopted,
+    CheckpointDamaged,
+    GenerationAdvanced,
+    LineageStarted,
+    RecoveryPointSet,
+)
 from strata.core.state import Attempt, Job, Lineage, Point, State
 from strata.core.turn import Rules, Turn
 from strata.errors import NotFound, Refused, StaleGeneration
@@ -34,18 +42,71 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
     if unfinished is not None:
         turn.reply(FinishFirst(Errand("put_manifest", unfinished.attempt, unfinished.step)))
         return
+    found = event.found
+    _check_found(found)
     if job.settings.recovery == "carry_on" and not job.restarted:
+        latest = head(job)
+        if found is not None and found.step > (BEGINNING if latest is None else latest.step):
+            _target(turn, job, found)
         turn.reply(_latest(turn, job))
         return
     if job.settings.recovery == "rollback":
         _check_complete(turn, job)
     point, generation = job.point, job.world.generation
     if point is None or point.generation != generation or job.restarted:
-        _set_point(turn, job, f"generation {generation}: {member.worker} was the first to ask")
-    elif event.generation == generation:
+        _set_point(turn, job, found, f"generation {generation}: {member.worker} was the first to ask")
+    elif event.insist and found is not None and not _goes_on_from(job, found):
+        turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} goes on from step {found.step}"))
+        _set_point(turn, job, found, f"{member.worker} goes on from step {found.step}")
+    elif event.generation == generation and not event.insist:
         turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} went back to the recovery point"))
-        _set_point(turn, job, f"{member.worker} asked again, so everybody goes back")
+        _set_point(turn, job, found, f"{member.worker} asked again, so everybody goes back")
     turn.reply(_answer(turn, job))
+
+
+def _check_found(found: Found | None) -> None:
+    if found is not None:
+        check_int(found.step, "step", least=BEGINNING)
+        check_int(found.epoch, "epoch")
+        check_place(found.place)
+
+
+def _goes_on_from(job: Job, found: Found) -> bool:
+    """Whether that is what everybody does, and has saved nothing since."""
+    point = job.point
+    known = None if point is None else job.attempts.get(point.attempt)
+    same = point is not None and point.step == found.step and (known is None or known.place == found.place)
+    return same and not occupied_beyond(job, found.step)
+
+
+def _target(turn: Turn, job: Job, found: Found | None) -> Attempt | None:
+    """The checkpoint to go on from. One that was found and is known to be of no use is not it."""
+    if found is None:
+        return head(job)
+    if found.step == BEGINNING:
+        return None
+    known = next((a for a in job.attempts.values() if (a.step, a.place) == (found.step, found.place)), None)
+    if known is not None:
+        return known if known.usable else head(job)
+    namesake = at_step(job, found.step)
+    if namesake is not None:
+        why = f"another checkpoint of step {found.step} is in the storage"
+        turn.record(CheckpointDamaged(job.job, namesake.attempt, why))
+    number = job.next_attempt
+    turn.record(
+        CheckpointAdopted(
+            job.job,
+            number,
+            job.lineage,
+            found.step,
+            found.epoch,
+            turn.state.term,
+            job.world.generation,
+            found.place,
+            f"step {found.step} was found in the storage",
+        )
+    )
+    return job.attempts[number]
 
 
 def _check_complete(turn: Turn, job: Job) -> None:
@@ -59,13 +120,14 @@ def _check_complete(turn: Turn, job: Job) -> None:
         )
 
 
-def _set_point(turn: Turn, job: Job, reason: str) -> None:
+def _set_point(turn: Turn, job: Job, found: Found | None, reason: str) -> None:
     for attempt in open_attempts(job):
         abandon(turn, job, attempt, "everybody goes back to the recovery point")
-    target = head(job)
+    target = _target(turn, job, found)
     step = BEGINNING if target is None else target.step
     if occupied_beyond(job, step):
-        _branch(turn, job, target, NO_REQUEST, f"what lineage {job.lineage} holds beyond step {step} is damaged")
+        what = "damaged" if found is None else "left behind"
+        _branch(turn, job, target, NO_REQUEST, f"what lineage {job.lineage} holds beyond step {step} is {what}")
     turn.record(
         RecoveryPointSet(
             job.job,
@@ -89,8 +151,17 @@ def _answer(turn: Turn, job: Job) -> RecoveryPoint:
     point = job.point
     assert point is not None
     ranks = _ranks(turn, job)
+    attempt = job.attempts.get(point.attempt)
     return RecoveryPoint(
-        point.generation, point.lineage, point.attempt, point.step, point.epoch, point.reason, ranks, job.points
+        point.generation,
+        point.lineage,
+        point.attempt,
+        point.step,
+        point.epoch,
+        point.reason,
+        ranks,
+        job.points,
+        "" if attempt is None else attempt.place,
     )
 
 
@@ -99,7 +170,9 @@ def _latest(turn: Turn, job: Job) -> RecoveryPoint:
     why = "the others carry on; this is the latest checkpoint"
     if target is None:
         return RecoveryPoint(generation, job.lineage, 0, BEGINNING, 0, why, ranks, job.points)
-    return RecoveryPoint(generation, job.lineage, target.attempt, target.step, target.epoch, why, ranks, job.points)
+    return RecoveryPoint(
+        generation, job.lineage, target.attempt, target.step, target.epoch, why, ranks, job.points, target.place
+    )
 
 
 def _ranks(turn: Turn, job: Job) -> tuple[int, ...]:
@@ -138,6 +211,27 @@ def on_roll_back(turn: Turn, event: RollBackRequested) -> None:
 
 
 # -- apply -----------------------------------------------------------------------------------------------------------
+
+
+@rules.applies(CheckpointAdopted)
+def apply_adopted(state: State, record: CheckpointAdopted) -> None:
+    job = state.jobs[record.job]
+    attempt = job.attempts[record.attempt] = Attempt(
+        record.attempt,
+        record.lineage,
+        record.step,
+        record.epoch,
+        record.term,
+        record.generation,
+        {},
+        [],
+        base={},
+        place=record.place,
+    )
+    job.set_status(attempt, "committed")
+    job.next_attempt = record.attempt + 1
+    branch = job.lineages[record.lineage]
+    branch.tip = max(branch.tip, record.step)
 
 
 @rules.applies(LineageStarted)

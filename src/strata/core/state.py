@@ -181,10 +181,12 @@ class Part(msgspec.Struct):
     part_bytes: int
     positions: dict[str, Position]
     metrics: dict[str, str]
+    place: str = ""
 
 
 class Attempt(msgspec.Struct):
-    """One try at saving one step. `status`: open, decided, committed, damaged, doomed, unlinked."""
+    """One try at saving one step. `status`: open, decided, committed, damaged, doomed, unlinked. `place` is where in
+    the storage it goes, as its workers say it to each other."""
 
     attempt: int
     lineage: int
@@ -199,6 +201,7 @@ class Attempt(msgspec.Struct):
     parts: dict[int, Part] = {}
     positions: dict[str, Position] = {}
     pins: list[str] = []
+    place: str = ""
 
     def absent(self) -> list[int]:
         """The ranks whose part has not come."""

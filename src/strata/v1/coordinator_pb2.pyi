@@ -548,7 +548,7 @@ class DataPosition(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ...) -> None: ...
 
 class BeginCheckpointRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "generation", "references")
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "generation", "references", "place", "skip")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +556,8 @@ class BeginCheckpointRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -563,7 +565,9 @@ class BeginCheckpointRequest(_message.Message):
     epoch: int
     generation: int
     references: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., references: _Optional[_Iterable[int]] = ...) -> None: ...
+    place: str
+    skip: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., references: _Optional[_Iterable[int]] = ..., place: _Optional[str] = ..., skip: _Optional[str] = ...) -> None: ...
 
 class BeginCheckpointResponse(_message.Message):
     __slots__ = ("skipped", "reason", "attempt", "lineage", "step", "status")
@@ -581,8 +585,42 @@ class BeginCheckpointResponse(_message.Message):
     status: AttemptStatus
     def __init__(self, skipped: _Optional[bool] = ..., reason: _Optional[str] = ..., attempt: _Optional[int] = ..., lineage: _Optional[int] = ..., step: _Optional[int] = ..., status: _Optional[_Union[AttemptStatus, str]] = ...) -> None: ...
 
+class AwaitCheckpointRequest(_message.Message):
+    __slots__ = ("job_id", "worker_id", "incarnation", "step", "attempt", "known", "but_mine", "timeout_seconds")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    BUT_MINE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    worker_id: str
+    incarnation: int
+    step: int
+    attempt: int
+    known: AttemptStatus
+    but_mine: bool
+    timeout_seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., step: _Optional[int] = ..., attempt: _Optional[int] = ..., known: _Optional[_Union[AttemptStatus, str]] = ..., but_mine: _Optional[bool] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
+
+class AwaitCheckpointResponse(_message.Message):
+    __slots__ = ("checkpoint", "skipped", "abandoned", "reason", "but_mine")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BUT_MINE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: Checkpoint
+    skipped: bool
+    abandoned: bool
+    reason: str
+    but_mine: bool
+    def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., skipped: _Optional[bool] = ..., abandoned: _Optional[bool] = ..., reason: _Optional[str] = ..., but_mine: _Optional[bool] = ...) -> None: ...
+
 class CheckpointAck(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "attempt", "digest", "part_bytes", "positions", "metrics")
+    __slots__ = ("job_id", "worker_id", "incarnation", "attempt", "digest", "part_bytes", "positions", "metrics", "place")
     class PositionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -605,6 +643,7 @@ class CheckpointAck(_message.Message):
     PART_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -613,7 +652,8 @@ class CheckpointAck(_message.Message):
     part_bytes: int
     positions: _containers.MessageMap[str, DataPosition]
     metrics: _containers.ScalarMap[str, str]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., attempt: _Optional[int] = ..., digest: _Optional[str] = ..., part_bytes: _Optional[int] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ..., metrics: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    place: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., attempt: _Optional[int] = ..., digest: _Optional[str] = ..., part_bytes: _Optional[int] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ..., metrics: _Optional[_Mapping[str, str]] = ..., place: _Optional[str] = ...) -> None: ...
 
 class AckCheckpointResponse(_message.Message):
     __slots__ = ("status", "put_manifest")
@@ -658,7 +698,7 @@ class CommitCheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("rank", "worker_id", "incarnation", "digest", "part_bytes", "metrics")
+    __slots__ = ("rank", "worker_id", "incarnation", "digest", "part_bytes", "metrics", "place")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -672,16 +712,18 @@ class Part(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PART_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     worker_id: str
     incarnation: int
     digest: str
     part_bytes: int
     metrics: _containers.ScalarMap[str, str]
-    def __init__(self, rank: _Optional[int] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., digest: _Optional[str] = ..., part_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    place: str
+    def __init__(self, rank: _Optional[int] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., digest: _Optional[str] = ..., part_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, str]] = ..., place: _Optional[str] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("attempt", "lineage", "step", "epoch", "term", "generation", "status", "participants", "total_bytes", "references", "pins", "parts", "positions")
+    __slots__ = ("attempt", "lineage", "step", "epoch", "term", "generation", "status", "participants", "total_bytes", "references", "pins", "parts", "positions", "place")
     class PositionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -702,6 +744,7 @@ class Checkpoint(_message.Message):
     PINS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     attempt: int
     lineage: int
     step: int
@@ -715,7 +758,8 @@ class Checkpoint(_message.Message):
     pins: _containers.RepeatedScalarFieldContainer[str]
     parts: _containers.RepeatedCompositeFieldContainer[Part]
     positions: _containers.MessageMap[str, DataPosition]
-    def __init__(self, attempt: _Optional[int] = ..., lineage: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[AttemptStatus, str]] = ..., participants: _Optional[int] = ..., total_bytes: _Optional[int] = ..., references: _Optional[_Iterable[int]] = ..., pins: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ...) -> None: ...
+    place: str
+    def __init__(self, attempt: _Optional[int] = ..., lineage: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., term: _Optional[int] = ..., generation: _Optional[int] = ..., status: _Optional[_Union[AttemptStatus, str]] = ..., participants: _Optional[int] = ..., total_bytes: _Optional[int] = ..., references: _Optional[_Iterable[int]] = ..., pins: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ..., place: _Optional[str] = ...) -> None: ...
 
 class GetCheckpointRequest(_message.Message):
     __slots__ = ("job_id", "attempt", "from_rank")
@@ -806,9 +850,11 @@ class ReportRemovedRequest(_message.Message):
         WHAT_UNSPECIFIED: _ClassVar[ReportRemovedRequest.What]
         WHAT_MANIFEST: _ClassVar[ReportRemovedRequest.What]
         WHAT_FILES: _ClassVar[ReportRemovedRequest.What]
+        WHAT_ALL: _ClassVar[ReportRemovedRequest.What]
     WHAT_UNSPECIFIED: ReportRemovedRequest.What
     WHAT_MANIFEST: ReportRemovedRequest.What
     WHAT_FILES: ReportRemovedRequest.What
+    WHAT_ALL: ReportRemovedRequest.What
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -826,16 +872,30 @@ class ReportRemovedResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RecoverRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "found", "insist")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    INSIST_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
     generation: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+    found: Found
+    insist: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ...) -> None: ...
+
+class Found(_message.Message):
+    __slots__ = ("step", "epoch", "place")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    epoch: int
+    place: str
+    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
 
 class RecoverResponse(_message.Message):
     __slots__ = ("point", "finish_first")
@@ -846,7 +906,7 @@ class RecoverResponse(_message.Message):
     def __init__(self, point: _Optional[_Union[RecoveryPoint, _Mapping]] = ..., finish_first: _Optional[_Union[Command, _Mapping]] = ...) -> None: ...
 
 class RecoveryPoint(_message.Message):
-    __slots__ = ("generation", "lineage", "attempt", "step", "epoch", "reason", "ranks", "point")
+    __slots__ = ("generation", "lineage", "attempt", "step", "epoch", "reason", "ranks", "point", "place")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -855,6 +915,7 @@ class RecoveryPoint(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     generation: int
     lineage: int
     attempt: int
@@ -863,7 +924,8 @@ class RecoveryPoint(_message.Message):
     reason: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
     point: int
-    def __init__(self, generation: _Optional[int] = ..., lineage: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., point: _Optional[int] = ...) -> None: ...
+    place: str
+    def __init__(self, generation: _Optional[int] = ..., lineage: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., point: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
 
 class RollBackRequest(_message.Message):
     __slots__ = ("job_id", "step", "generation")

@@ -441,6 +441,59 @@ def test_a_failed_part_ends_the_attempt_for_everyone(client: Client) -> None:
     assert "disk full" in answer.reason
 
 
+def test_who_waits_for_a_save_is_told_of_each_thing_that_becomes_of_it(client: Client) -> None:
+    first, second = workers = client.world(2)
+    waits = [client.start("AwaitCheckpoint", **from_(who, step=100)) for who in workers]
+    attempt = client.call("BeginCheckpoint", **from_(first, step=100, place="step_100")).attempt
+    told = [client.result(each).checkpoint for each in waits]
+    assert {(each.attempt, each.place, each.participants) for each in told} == {(attempt, "step_100", 2)}
+    known = {"step": 100, "attempt": attempt, "known": "ATTEMPT_STATUS_OPEN"}
+    outcome = client.start("AwaitCheckpoint", **from_(second, **known))
+    others = client.start("AwaitCheckpoint", **from_(first, **known, but_mine=True))
+    client.call("AckCheckpoint", **from_(second, attempt=attempt, digest="d", part_bytes=1, place="step_100/part-1"))
+    assert client.result(others).but_mine
+    assert not outcome.done()
+    client.call("AckCheckpoint", **from_(first, attempt=attempt, digest="d", part_bytes=1))
+    assert client.result(outcome).checkpoint.status == pb.AttemptStatus.ATTEMPT_STATUS_DECIDED
+    committed = client.start("AwaitCheckpoint", **from_(second, **known | {"known": "ATTEMPT_STATUS_DECIDED"}))
+    client.call("CommitCheckpoint", **from_(first, attempt=attempt))
+    assert client.result(committed).checkpoint.status == pb.AttemptStatus.ATTEMPT_STATUS_COMMITTED
+    assert [each.place for each in client.call("GetCheckpoint", attempt=attempt).checkpoint.parts][1:] == [
+        "step_100/part-1"
+    ]
+
+
+def test_who_waits_for_a_save_that_is_not_made_is_told_why(client: Client) -> None:
+    first, second = client.world(2)
+    skipped = client.start("AwaitCheckpoint", **from_(second, step=10))
+    client.call("BeginCheckpoint", **from_(first, step=10, skip="step 5 is still being written"))
+    told = client.result(skipped)
+    assert (told.skipped, told.abandoned, told.reason) == (True, False, "step 5 is still being written")
+    attempt = client.call("BeginCheckpoint", **from_(first, step=20)).attempt
+    known = {"attempt": attempt, "known": "ATTEMPT_STATUS_OPEN"}
+    waits = client.start("AwaitCheckpoint", **from_(second, step=20, **known))
+    client.call("FailCheckpoint", **from_(first, attempt=attempt, reason="disk full"))
+    told = client.result(waits)
+    assert (told.skipped, told.abandoned, told.reason) == (False, True, "w0 could not save its part: disk full")
+    assert client.call("AwaitCheckpoint", **from_(second, step=20)).abandoned
+
+
+def test_who_waits_in_vain_is_told_so_in_time(client: Client) -> None:
+    (only,) = client.world(1)
+    told = client.call("AwaitCheckpoint", **from_(only, step=10, timeout_seconds=0.05))
+    assert told == pb.AwaitCheckpointResponse()
+    with pytest.raises(InvalidInput, match="at most 60"):
+        client.call("AwaitCheckpoint", **from_(only, step=10, timeout_seconds=61))
+    with pytest.raises(InvalidInput, match="no attempt 7"):
+        client.call("AwaitCheckpoint", **from_(only, step=10, attempt=7))
+    with pytest.raises(NotRegistered):
+        client.call("AwaitCheckpoint", worker_id="w0", incarnation=only.incarnation + 5, step=10)
+    waits = client.start("AwaitCheckpoint", **from_(only, step=10))
+    client.call("Deregister", **from_(only, reason="done"))
+    with pytest.raises(Expired, match="done"):
+        client.result(waits)
+
+
 def test_everybody_recovers_to_the_same_point_and_a_rollback_starts_a_lineage(client: Client) -> None:
     workers = client.world(2)
     first = client.call("Recover", **from_(workers[0])).point

@@ -149,8 +149,8 @@ class Cluster:
         self.put(workers[0], attempt)
         return attempt
 
-    def recover(self, who: Registered, generation: int | None = None) -> Any:
-        return self.from_worker(RecoverRequested, who, generation=generation)
+    def recover(self, who: Registered, generation: int | None = None, **more: Any) -> Any:
+        return self.from_worker(RecoverRequested, who, generation=generation, **more)
 
     # -- time
 

@@ -6,7 +6,7 @@ from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Be
 from strata.core.events import DrainRequested, PartFailed
 from strata.core.records import CheckpointAbandoned, CheckpointBegun, CheckpointCommitted, CheckpointDecided
 from strata.core.settings import Policy
-from strata.errors import Conflict, Expired, NotFound, Refused, StaleGeneration, Superseded
+from strata.errors import Conflict, Expired, InvalidInput, NotFound, Refused, StaleGeneration, Superseded
 from tests.unit.core.cluster import JOB, Cluster
 from tests.unit.core.saves import LEASE, committed_steps, errands, statuses
 
@@ -389,3 +389,33 @@ def test_a_decided_attempt_is_never_timed_out() -> None:
     cluster.pass_time(100.0, alive=workers)
     assert statuses(cluster) == {1: "decided"}
     assert cluster.recorded(CheckpointAbandoned) == []
+
+
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_has_one_place_which_all_are_told() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    begun = cluster.begin(w0, step=10, place="step_10")
+    assert cluster.begin(w0, step=10, place="step_10") == begun
+    assert cluster.begin(w1, step=10) == begun
+    with pytest.raises(Refused, match="goes somewhere else"):
+        cluster.begin(w1, step=10, place="step_10-2")
+    cluster.ack(w0, 1, place="step_10/part-0.json")
+    cluster.restart()
+    attempt = cluster.job.attempts[1]
+    assert (attempt.place, attempt.parts[0].place) == ("step_10", "step_10/part-0.json")
+    with pytest.raises(InvalidInput, match="at most 2048 characters"):
+        cluster.begin(w0, step=20, place="x" * 2049)
+
+
+def test_a_step_that_nobody_is_to_save_is_skipped_by_all() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    skipped = Skipped(10, "step 5 is still being written")
+    assert cluster.begin(w0, step=10, skip="step 5 is still being written") == skipped
+    assert cluster.begin(w1, step=10) == skipped
+    assert cluster.begin(w0, step=10, skip="for another reason") == skipped
+    cluster.save(workers, step=20)
+    assert cluster.begin(w0, step=20, skip="too late").status == "committed"

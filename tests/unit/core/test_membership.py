@@ -201,6 +201,7 @@ def worker_events(who: Registered) -> list[Event]:
         "DamageReported": {"attempt": 1, "reason": "bad digest"},
         "ManifestRemoved": {"attempt": 1},
         "FilesRemoved": {"attempt": 1},
+        "CheckpointRemoved": {"attempt": 1},
         "RecoverRequested": {},
     }
     kinds = {kind.__name__: kind for kind in WorkerEvent.__subclasses__()}

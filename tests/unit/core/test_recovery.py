@@ -3,8 +3,9 @@
 import pytest
 
 from strata.core.effects import AbandonAttempt, Begun, Done, Errand, FinishFirst, LineageNow, RecoveryPoint
-from strata.core.records import RecoveryPointSet
-from strata.errors import NotFound, Refused, StaleGeneration
+from strata.core.events import Found
+from strata.core.records import CheckpointAdopted, RecoveryPointSet
+from strata.errors import InvalidInput, NotFound, Refused, StaleGeneration
 from tests.unit.core.cluster import Cluster
 from tests.unit.core.saves import damage, roll_back, statuses
 
@@ -317,3 +318,110 @@ def test_nobody_saves_between_a_rollback_and_the_recovery() -> None:
     with pytest.raises(StaleGeneration, match="must recover before it saves again"):
         cluster.begin(w0, step=30)
     assert cluster.recover(w0).step == 10
+
+
+# -- what is found in the storage ------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_was_saved_without_the_coordinator_is_taken_on() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    point = cluster.recover(w1, found=Found(900, 3, "step_900 of a run before"))
+    assert (point.step, point.epoch, point.place) == (900, 3, "step_900 of a run before")
+    assert cluster.recover(w0, found=Found(900, 3, "step_900 of a run before")) == point
+    assert len(cluster.recorded(CheckpointAdopted)) == 1
+    assert cluster.begin(w0, step=1000, place="step_1000").status == "open"
+    cluster.restart()
+    assert cluster.recover(w0) == point
+    assert statuses(cluster) == {1: "committed", 2: "open"}
+    assert len(workers) == 2
+
+
+def test_whoever_asks_later_gets_the_point_that_was_set_whatever_it_finds() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    point = cluster.recover(w0, found=Found(900, 0, "a"))
+    assert cluster.recover(w1, found=Found(1000, 0, "b")) == point
+
+
+def test_a_known_checkpoint_that_is_found_is_not_taken_on_again() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    attempt = cluster.save(workers, step=10, place="step_10")
+    point = cluster.recover(w0, found=Found(10, 0, "step_10"))
+    assert (point.attempt, point.lineage) == (attempt, 0)
+    assert not cluster.recorded(CheckpointAdopted)
+
+
+def test_what_the_storage_has_lost_is_left_behind() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    cluster.save(workers, step=10, place="step_10")
+    cluster.save(workers, step=20, place="step_20")
+    point = cluster.recover(w0, found=Found(10, 0, "step_10"))
+    assert (point.step, point.lineage) == (10, 1)
+    assert cluster.begin(w0, step=20, place="step_20 again") == Begun(3, 1, 20, "open")
+
+
+def test_another_checkpoint_of_a_known_step_takes_its_place() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    cluster.save(workers, step=10, place="step_10")
+    point = cluster.recover(w0, found=Found(10, 0, "step_10 of another run"))
+    assert (point.step, point.place) == (10, "step_10 of another run")
+    assert statuses(cluster) == {1: "damaged", 2: "committed"}
+
+
+def test_a_damaged_checkpoint_that_is_found_is_not_the_point() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    cluster.save(workers, step=10, place="step_10")
+    damaged = cluster.save(workers, step=20, place="step_20")
+    damage(cluster, w0, damaged)
+    assert cluster.recover(w0, found=Found(20, 0, "step_20")).step == 10
+
+
+def test_nothing_in_the_storage_is_the_beginning() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    cluster.save(workers, step=10, place="step_10")
+    point = cluster.recover(w0, found=Found(-1))
+    assert (point.step, point.attempt, point.lineage) == (-1, 0, 1)
+    assert cluster.begin(w0, step=5).status == "open"
+
+
+def test_who_insists_takes_everybody_back_and_once() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    first = cluster.recover(w0, found=Found(-1))
+    cluster.save(workers, step=10, place="step_10")
+    cluster.save(workers, step=20, place="step_20")
+    back = cluster.recover(w0, found=Found(10, 0, "step_10"), insist=True)
+    assert (back.step, back.lineage, back.generation) == (10, 1, first.generation + 1)
+    assert cluster.recover(w0, found=Found(10, 0, "step_10"), insist=True) == back
+    assert cluster.recover(w1, first.generation) == back
+    assert cluster.begin(w0, step=20, place="step_20 again").status == "open"
+
+
+def test_who_insists_on_where_everybody_is_changes_nothing() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    point = cluster.recover(w0, found=Found(900, 0, "step_900"))
+    assert cluster.recover(w0, point.generation, found=Found(900, 0, "step_900"), insist=True) == point
+
+
+def test_a_job_that_carries_on_takes_on_what_is_ahead_and_leaves_nothing_behind() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, _ = workers = cluster.world(2)
+    cluster.recover(w0, found=Found(900, 0, "step_900"))
+    cluster.save(workers, step=1000, place="step_1000")
+    assert cluster.recover(w0, found=Found(900, 0, "step_900")).place == "step_1000"
+    assert cluster.recover(w0, found=Found(1100, 0, "step_1100")).place == "step_1100"
+
+
+@pytest.mark.parametrize("wrong", [Found(-2), Found(1, -1), Found(1, 0, "x" * 3000)])
+def test_nonsense_is_found_nowhere(wrong: Found) -> None:
+    cluster = Cluster()
+    (w0,) = cluster.world(1)
+    with pytest.raises(InvalidInput):
+        cluster.recover(w0, found=wrong)

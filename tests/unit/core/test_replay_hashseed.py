@@ -18,6 +18,7 @@ from strata.core.events import (
     DrainRequested,
     EpochAdvanceRequested,
     FilesRemoved,
+    Found,
     ManifestRemoved,
     PartFailed,
     PinRequested,
@@ -115,6 +116,7 @@ def _save(cluster: Cluster, workers: list[Registered]) -> None:
     cluster.configure(recovery="rollback", barriers="shrink", keep_count=1)
     point = cluster.recover(workers[0])
     cluster.recover(workers[1], generation=point.generation)
+    cluster.recover(workers[2], found=Found(25, 1, "elsewhere"), insist=True)
     _agree(cluster, workers)
 
 

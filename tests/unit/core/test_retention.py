@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from strata.core.effects import Done, Registered
-from strata.core.events import FilesRemoved, ManifestPut, ManifestRemoved
+from strata.core.events import CheckpointRemoved, FilesRemoved, ManifestPut, ManifestRemoved
 from strata.core.lineages import head
 from strata.core.records import CheckpointDeleted
-from strata.errors import Refused
+from strata.errors import NotFound, Refused
 from tests.unit.core.cluster import Cluster
 from tests.unit.core.saves import LEASE, committed_steps, damage, errands, pin, roll_back, statuses
 
@@ -253,3 +253,19 @@ def test_files_are_not_reported_removed_before_their_time() -> None:
     unlink(cluster, w0)
     with pytest.raises(Refused, match="may still be read"):
         cluster.from_worker(FilesRemoved, w0, attempt=1)
+
+
+def test_a_job_that_deletes_for_itself_says_so_afterwards() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    for step in (10, 20):
+        cluster.save(workers, step=step)
+    assert cluster.from_worker(CheckpointRemoved, w0, attempt=1) == Done()
+    assert cluster.from_worker(CheckpointRemoved, w0, attempt=1) == Done()
+    assert committed_steps(cluster) == [20]
+    with pytest.raises(NotFound):
+        cluster.from_worker(CheckpointRemoved, w0, attempt=9)
+    cluster.decide(workers, step=30)
+    with pytest.raises(Refused, match="still being saved"):
+        cluster.from_worker(CheckpointRemoved, w0, attempt=3)
+    cluster.replay()

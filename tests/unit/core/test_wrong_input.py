@@ -13,6 +13,7 @@ from strata.core.events import (
     BatchesReported,
     CheckpointAck,
     CheckpointBeginRequested,
+    CheckpointRemoved,
     DamageReported,
     DatasetRegisterRequested,
     DatasetRemoveRequested,
@@ -103,6 +104,7 @@ SOUND: dict[type[Event], dict[str, Any]] = {
     PinRequested: {"job": JOB, "attempt": 1, "name": "paper"},
     ManifestRemoved: {"attempt": 1},
     FilesRemoved: {"attempt": 1},
+    CheckpointRemoved: {"attempt": 1},
     RecoverRequested: {},
     RollBackRequested: {"job": JOB, "step": 10, "generation": 2},
     SaveRequested: {"job": JOB, "reason": "maintenance"},
@@ -337,7 +339,15 @@ def test_a_number_beyond_64_bits_is_refused_for_that_reason(kind: type[Event], f
 @pytest.mark.parametrize("kind", SOUND)
 def test_the_events_are_sound_but_for_what_is_wrong(kind: type[Event]) -> None:
     """Else the tests here could pass for another reason than the one they name."""
-    unfinished = (ManifestPut, DamageReported, PinRequested, ManifestRemoved, FilesRemoved, RollBackRequested)
+    unfinished = (
+        ManifestPut,
+        DamageReported,
+        PinRequested,
+        ManifestRemoved,
+        FilesRemoved,
+        CheckpointRemoved,
+        RollBackRequested,
+    )
     cluster = a_cluster()
     if kind in unfinished:
         w0 = cluster.register("w0", nonce="process-1")

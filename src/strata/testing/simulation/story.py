@@ -35,6 +35,8 @@ def tell(record: r.Record) -> str:
             return f"{record.worker or 'the job'} consumed {count(record.consumed)} samples of {record.dataset}"
         case r.CheckpointBegun():
             return f"attempt {record.attempt}: {record.reason}, {len(record.participants)} ranks"
+        case r.CheckpointAdopted():
+            return f"attempt {record.attempt}: {record.reason}"
         case r.CheckpointSkipped():
             return f"step {record.step} is not saved: {record.reason}"
         case r.PartAcknowledged():

@@ -1,0 +1,106 @@
+"""Those who wait for what becomes of a save. An answer is held until there is something to say, or it is time to ask
+again: a job of a thousand ranks asks a few times for each checkpoint, and not a few times a second.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+from strata.coordinator import translate
+from strata.coordinator.hub import Hub
+from strata.coordinator.replay import Entry
+from strata.coordinator.streams import check_welcome
+from strata.core.commits import ABANDONED, saving
+from strata.core.state import Attempt, Job
+from strata.errors import InvalidInput, StrataError
+from strata.rpc import Call
+from strata.v1 import coordinator_pb2 as pb
+from strata.wire.errors import to_rpc
+
+AWAIT_SECONDS = 30.0
+AWAIT_SECONDS_MOST = 60.0
+
+
+class Awaiting:
+    """Wakes whoever waits when anything about its job has become durable."""
+
+    def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
+        self._hub, self._still_welcome = hub, still_welcome
+        self._news: dict[str, set[asyncio.Event]] = {}
+        hub.watchers.add(self._on_entries)
+
+    def _on_entries(self, entries: list[Entry]) -> None:
+        jobs = {getattr(entry.record, "job", "") for entry in entries} if entries else set(self._news)
+        for job in jobs & self._news.keys():
+            for news in self._news[job]:
+                news.set()
+
+    async def serve(self, request: pb.AwaitCheckpointRequest, call: Call) -> Any:
+        news = asyncio.Event()
+        waiting = self._news.setdefault(request.job_id, set())
+        waiting.add(news)
+        closing = asyncio.ensure_future(self._hub.closing.wait())
+        closing.add_done_callback(lambda _: news.set())
+        try:
+            async with asyncio.timeout(_patience(request)):
+                while (told := await self._told(request)) is None:
+                    news.clear()
+                    await news.wait()
+                    check_welcome(self._hub, self._still_welcome, call)
+            return told
+        except TimeoutError:
+            return pb.AwaitCheckpointResponse()
+        finally:
+            closing.cancel()
+            waiting.discard(news)
+            if not waiting:
+                self._news.pop(request.job_id, None)
+
+    async def _told(self, request: pb.AwaitCheckpointRequest) -> pb.AwaitCheckpointResponse | None:
+        """What there is to say, once it is durable."""
+        try:
+            job = self._hub.machine.state.job(request.job_id)
+            member = job.member(request.worker_id, request.incarnation)
+            told = news_of(job, request, member.rank)
+        except StrataError as error:
+            await self._hub.settled()
+            raise to_rpc(error) from error
+        if told is not None:
+            await self._hub.settled()
+        return told
+
+
+def news_of(job: Job, request: pb.AwaitCheckpointRequest, rank: int) -> pb.AwaitCheckpointResponse | None:
+    """What the caller does not know yet; None if there is nothing."""
+    attempt = job.attempts.get(request.attempt) if request.attempt else saving(job, request.step)
+    if attempt is None:
+        return _over(job, request)
+    made = pb.AwaitCheckpointResponse(checkpoint=translate.checkpoint(attempt), but_mine=_is_last(attempt, rank))
+    is_new = made.checkpoint.status != request.known
+    return made if is_new or (request.but_mine and made.but_mine) else None
+
+
+def _over(job: Job, request: pb.AwaitCheckpointRequest) -> pb.AwaitCheckpointResponse | None:
+    reason = job.skipped.get(request.step)
+    if request.attempt:
+        if request.attempt >= job.next_attempt:
+            raise InvalidInput(f"there is no attempt {request.attempt} of job {job.job!r} to wait for")
+        begins = ABANDONED.format(request.attempt)
+        why = reason if reason is not None and reason.startswith(begins) else f"attempt {request.attempt} is over"
+        return pb.AwaitCheckpointResponse(abandoned=True, reason=why.removeprefix(begins))
+    if reason is None:
+        return None
+    is_abandoned = reason.startswith(ABANDONED.partition("{}")[0])
+    return pb.AwaitCheckpointResponse(skipped=not is_abandoned, abandoned=is_abandoned, reason=reason)
+
+
+def _is_last(attempt: Attempt, rank: int) -> bool:
+    return attempt.status == "open" and len(attempt.participants) - len(attempt.parts) == 1 and rank in attempt.absent()
+
+
+def _patience(request: pb.AwaitCheckpointRequest) -> float:
+    seconds = request.timeout_seconds or AWAIT_SECONDS
+    if not isfinite(seconds) or not 0 < seconds <= AWAIT_SECONDS_MOST:
+        raise to_rpc(InvalidInput(f"timeout_seconds must be above 0 and at most {AWAIT_SECONDS_MOST:g}, not {seconds}"))
+    return seconds
