@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 
 from strata import __version__
-from strata.cli.remote import token_is_in_file
 from strata.config import Config
 from strata.errors import InvalidInput
+from strata.wire.tokens import token_is_in_file
 
 
 def coordinator(

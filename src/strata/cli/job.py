@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from strata.cli.remote import Url, configured, token_of
-from strata.wire.addresses import parse_url
+from strata.cli.remote import Url, configured
 
 app = typer.Typer(no_args_is_help=True, help="Tell a running job to save, to stop, or to do without a worker.")
 
@@ -45,18 +44,14 @@ def drain(
 
 
 def _call(url: str | None, method: str, **fields: Any) -> Any:
-    from strata.rpc import BlockingChannel, Channel, ChannelOptions, ClientTls, RpcError
+    from strata.rpc import BlockingChannel, ChannelOptions, RpcError
     from strata.v1 import coordinator_pb2 as pb
+    from strata.wire.connecting import channel_to
     from strata.wire.errors import from_rpc
     from strata.wire.remotes import remote
 
-    config = configured(url, None)
-    where = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
-    files = {"ca": "tls_ca", "certificate": "tls_certificate", "key": "tls_key"}
-    tls = ClientTls(**{name: config[setting] or None for name, setting in files.items()}) if where.tls else None
     request = getattr(pb, f"{method}Request")(**fields)
-    options = ChannelOptions(timeout_seconds=10.0)
-    made = Channel(where.addresses, token=token_of(config), tls=tls, options=options)
+    made = channel_to(configured(url, None), ChannelOptions(timeout_seconds=10.0))
     with BlockingChannel(made) as channel:
         try:
             return channel.call(remote(method), request)

@@ -5,7 +5,6 @@ import os
 import ssl
 from collections.abc import Iterator
 from http.client import HTTPException
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
@@ -17,7 +16,8 @@ from strata.config import Config
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address
 from strata.texts import printable
-from strata.wire.addresses import parse_url
+from strata.wire.addresses import HERE, parse_url
+from strata.wire.tokens import token_of
 
 TIMEOUT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
@@ -36,20 +36,6 @@ def configured(url: str | None, http_port: int | None) -> Config:
     return Config({"coordinator_url": url, "http_port": http_port}, os.environ)
 
 
-def token_is_in_file(config: Config) -> bool:
-    """Which of the two is meant: whoever was said with more weight, and the token itself where that is equal."""
-    return bool(config["token_file"]) and (not config["token"] or config.rank("token_file") > config.rank("token"))
-
-
-def token_of(config: Config) -> str | None:
-    """The token to show: the first one, where it comes from a file."""
-    if not token_is_in_file(config):
-        return config["token"] or None
-    from strata.coordinator.auth import tokens_in
-
-    return tokens_in(Path(config["token_file"]))[0]
-
-
 class Api:
     """The HTTP API of the coordinator that the configuration names; of several addresses, the first that answers.
 
@@ -57,7 +43,7 @@ class Api:
     """
 
     def __init__(self, config: Config, *, raw: bool = False) -> None:
-        url = parse_url(config["coordinator_url"] or "127.0.0.1:50051")
+        url = parse_url(config["coordinator_url"] or HERE)
         scheme = "https" if url.tls else "http"
         self._bases = [f"{scheme}://{join_address(host, config['http_port'])}" for host in url.hosts]
         self.base = self._bases[0]

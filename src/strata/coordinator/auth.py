@@ -13,11 +13,10 @@ from pathlib import Path
 from strata.errors import InvalidInput
 from strata.rpc import Call, Interceptor, RpcError, Status
 from strata.rpc.head import Head
+from strata.wire.tokens import checked_token, tokens_in
 
 logger = logging.getLogger("strata.coordinator")
 
-LEAST_CHARS = 8
-MOST_TOKENS = 16
 _SCHEME = "bearer "
 
 
@@ -34,7 +33,7 @@ class Tokens:
             self._seen = _stamp(file)
             self._digests = [_digest(token) for token in tokens_in(file)]
         elif token is not None:
-            self._digests = [_digest(_checked(token.strip(), "the token"))]
+            self._digests = [_digest(checked_token(token.strip(), "the token"))]
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -72,27 +71,6 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     except OSError as error:
         raise InvalidInput(f"cannot read the tokens in {file}: {error.strerror}") from error
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def tokens_in(file: Path) -> list[str]:
-    """One on each line; what begins with # is a remark."""
-    try:
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the tokens in {file}: {error}") from error
-    tokens = [line for line in lines if line and not line.startswith("#")]
-    if not tokens or len(tokens) > MOST_TOKENS:
-        raise InvalidInput(f"{file} must hold 1 to {MOST_TOKENS} tokens, one on each line, not {len(tokens)}")
-    return [_checked(token, f"a token in {file}") for token in tokens]
-
-
-def _checked(token: str, what: str) -> str:
-    """Its value is never part of a message."""
-    if len(token) < LEAST_CHARS:
-        raise InvalidInput(f"{what} has {len(token)} characters: give at least {LEAST_CHARS}, better 32 random ones")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidInput(f"{what} must be printable ASCII without spaces")
-    return token
 
 
 def _digest(token: str) -> bytes:

@@ -7,6 +7,7 @@ from strata.errors import InvalidInput
 from strata.rpc.addresses import join_address, split_address
 
 GRPC_PORT = 50051
+HERE = f"127.0.0.1:{GRPC_PORT}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,12 @@ def remote(method: str) -> Remote[Any, Any]:
     )
 
 
+@cache
+def request_for(method: str) -> Any:
+    """The class of its requests."""
+    return GetMessageClass(_SERVICE.methods_by_name[method].input_type)
+
+
 def _serialised(message: Any) -> bytes:
     made: bytes = message.SerializeToString()
     return made

@@ -1,0 +1,212 @@
+"""A process in its job: registered, heard of, and known by its incarnation. Everything runs on Strata's private loop.
+
+    register ──▶ heartbeats, each of which may bring commands ──▶ leave
+        ▲                     │
+        └── its lease ran out, or the coordinator does not know it: it comes back as a new incarnation
+
+The law: a process that was superseded never comes back; whatever it asks is refused with the reason. While the
+coordinator cannot be reached the session goes on trying, and says so once.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from strata import background
+from strata.errors import Expired, Fenced, NotRegistered, StrataError
+from strata.rpc import Channel, RpcError, Status
+from strata.v1 import coordinator_pb2 as pb
+from strata.wire.errors import from_rpc
+from strata.wire.remotes import remote, request_for
+
+logger = logging.getLogger("strata.session")
+
+CALL_SECONDS = 30.0
+TRY_SECONDS = 10.0
+"""The longest that one try to register or to be heard of may take."""
+PAUSE_SECONDS = 0.1, 2.0
+"""Between tries to come in: at first, and at most."""
+
+CarryOut = Callable[[pb.Command], Coroutine[Any, Any, None]]
+
+
+class Who(NamedTuple):
+    """Whom this process is in its job. A rank or a size that is None is the coordinator's to say."""
+
+    job: str
+    worker: str
+    rank: int | None = None
+    world_size: int | None = None
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether no answer came: what was asked for may have happened or not."""
+    return isinstance(error, RpcError) and error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
+
+
+class Session:
+    """`start` begins it, from any thread; `call` waits until it is registered; `close` leaves the job."""
+
+    def __init__(self, channel: Channel, who: Who, **about: Any) -> None:
+        self._channel, self.who, self._about = channel, who, about
+        self.registered: pb.RegisterResponse | None = None
+        self._nonce = secrets.token_hex(8)
+        self._previous: int | None = None
+        self._ended: StrataError | None = None
+        self._came_in = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._is_silent = False
+        self._carry_out: dict[int, CarryOut] = {}
+        self._under_way: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._living: Any = None
+
+    def start(self) -> None:
+        self._living = asyncio.run_coroutine_threadsafe(self._live(), background.loop())
+
+    def on(self, kind: int, carry_out: CarryOut) -> None:
+        """What to do at a command of this kind. It may come again before it is done: then nothing is begun twice."""
+        self._carry_out[kind] = carry_out
+
+    async def call(self, method: str, *, timeout_seconds: float = CALL_SECONDS, **fields: Any) -> Any:
+        """As this worker; raises what the coordinator raised, or RpcError if no answer came."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                registered = await self._present()
+                return await self._asked(method, registered, timeout_seconds, fields)
+        except TimeoutError:
+            raise RpcError(
+                Status.UNAVAILABLE, f"the coordinator did not answer {method} within {timeout_seconds:g} s"
+            ) from None
+
+    async def _asked(
+        self, method: str, registered: pb.RegisterResponse, timeout_seconds: float, fields: dict[str, Any]
+    ) -> Any:
+        request = request_for(method)(
+            job_id=self.who.job, worker_id=self.who.worker, incarnation=registered.incarnation, **fields
+        )
+        try:
+            return await self._channel.call(remote(method), request, timeout_seconds=timeout_seconds)
+        except RpcError as error:
+            found = from_rpc(error)
+            if isinstance(found, Fenced):
+                self._lost.set()
+            raise found from None
+
+    async def _present(self) -> pb.RegisterResponse:
+        while self.registered is None:
+            if self._ended is not None:
+                raise type(self._ended)(str(self._ended))
+            await self._came_in.wait()
+        return self.registered
+
+    async def close(self, reason: str = "it is done") -> None:
+        """Nobody waits for this worker any more. That it cannot be told changes nothing: its lease runs out."""
+        if self._living is None:
+            return
+        self._living.cancel()
+        if self.registered is not None:
+            try:
+                await self.call("Deregister", timeout_seconds=TRY_SECONDS, reason=reason)
+            except StrataError as error:
+                logger.info("the coordinator was not told that %s leaves: %s", self.who.worker, error)
+        self._end(Expired(f"worker {self.who.worker!r} has left: {reason}"))
+        for task in self._under_way.values():
+            task.cancel()
+        await self._channel.close()
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                await self._come_in()
+                await self._stay()
+            except (Expired, NotRegistered) as error:
+                logger.warning("worker %s registers again: %s", self.who.worker, error)
+                self._come_back_as_another()
+            except StrataError as error:
+                logger.error("worker %s cannot be part of job %s: %s", self.who.worker, self.who.job, error)
+                self._end(error)
+                return
+
+    def _end(self, error: StrataError) -> None:
+        self.registered, self._ended = None, error
+        self._came_in.set()
+
+    def _come_back_as_another(self) -> None:
+        self._nonce = secrets.token_hex(8)
+        if self.registered is not None:
+            self._previous = self.registered.incarnation
+        self.registered = None
+        self._came_in.clear()
+
+    async def _come_in(self) -> None:
+        pause, told = PAUSE_SECONDS[0], ""
+        request = request_for("Register")(
+            job_id=self.who.job,
+            worker_id=self.who.worker,
+            nonce=self._nonce,
+            rank=self.who.rank,
+            world_size=self.who.world_size,
+            previous_incarnation=self._previous,
+            **self._about,
+        )
+        while True:
+            try:
+                answer = await self._channel.call(remote("Register"), request, timeout_seconds=TRY_SECONDS)
+            except RpcError as error:
+                found = from_rpc(error)
+                if not found.retry and not is_silence(found):
+                    raise found from None
+                if str(found) != told:
+                    told = str(found)
+                    logger.warning("worker %s is not registered yet: %s", self.who.worker, told)
+                await asyncio.sleep(pause)
+                pause = min(PAUSE_SECONDS[1], pause * 2)
+                continue
+            self.registered = answer
+            self._lost.clear()
+            self._came_in.set()
+            return
+
+    async def _stay(self) -> None:
+        """Until the lease is lost, or the process superseded."""
+        assert self.registered is not None
+        registered = self.registered
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(registered.heartbeat_seconds):
+                    await self._lost.wait()
+            self._lost.clear()
+            await self._beat(registered)
+
+    async def _beat(self, registered: pb.RegisterResponse) -> None:
+        try:
+            answer = await self._asked("Heartbeat", registered, TRY_SECONDS, {})
+        except RpcError as error:
+            if not is_silence(error):
+                raise
+            if not self._is_silent:
+                logger.warning("the coordinator cannot be reached: %s", error)
+            self._is_silent = True
+            return
+        if self._is_silent:
+            logger.warning("the coordinator is back")
+        self._is_silent = False
+        for command in answer.commands:
+            self._begin(command)
+
+    def _begin(self, command: pb.Command) -> None:
+        key, carry_out = (command.kind, command.attempt), self._carry_out.get(command.kind)
+        if carry_out is None or key in self._under_way:
+            return
+        task = self._under_way[key] = asyncio.ensure_future(carry_out(command))
+        task.add_done_callback(lambda done: self._carried_out(key, command, done))
+
+    def _carried_out(self, key: tuple[int, int], command: pb.Command, task: asyncio.Task[None]) -> None:
+        del self._under_way[key]
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("%s of attempt %d failed: %s", command.kind, command.attempt, task.exception())
