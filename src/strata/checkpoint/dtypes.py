@@ -3,6 +3,7 @@
 Where safetensors has no such type, the bytes are stored as U8 and the manifest alone knows better.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -69,9 +70,15 @@ _RAW = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 def name_of_numpy(dtype: "np.dtype[np.generic]") -> str | None:
     """The name of numpy's type; None for one whose elements are no plain bytes, or differ from machine to machine."""
+    return _name_of_numpy(dtype, dtype.char)
+
+
+@lru_cache(maxsize=1024)
+def _name_of_numpy(dtype: "np.dtype[np.generic]", char: str) -> str | None:
+    """numpy makes the name anew each time. Types that are equal may still differ in their letters."""
     if dtype.hasobject or dtype.fields is not None:
         return None
-    if dtype.kind in "fc" and dtype.char in "gG":  # types of other packages may have these letters, too
+    if dtype.kind in "fc" and char in "gG":  # types of other packages may have these letters, too
         return None
     if dtype.isnative and dtype.name in KNOWN:
         return dtype.name

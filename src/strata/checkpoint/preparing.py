@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from strata.checkpoint import manifest
-from strata.checkpoint.boxes import Box
 from strata.checkpoint.plan import FilePlan, Wanted, plan_files
 from strata.checkpoint.shares import ALONE, Crew
 from strata.checkpoint.sources import Source, sources_of
-from strata.checkpoint.ties import Stored, Tied, apart, tie
+from strata.checkpoint.ties import Stored, Tied, apart, tie, untied
 from strata.checkpoint.tree import Leaf, flatten
 from strata.checkpoint.uncollected import uncollected
 
@@ -62,12 +61,16 @@ class Planner:
         """Where nothing shares memory, names, types and shapes are all there is to it."""
         if not apart(leaves):
             return self._tied(leaves)
-        outline: Outline = [(leaf.name, leaf.described.dtype, leaf.described.shape, _boxes(leaf)) for leaf in leaves]
+        outline = _outline(leaves)
         known, laid_out = self._laid_out
         if outline != known:
-            laid_out = self._tied(leaves)
+            laid_out = self._untied(leaves)
             self._laid_out = (outline, laid_out)
         return laid_out
+
+    def _untied(self, leaves: Sequence[Leaf]) -> "_LaidOut":
+        stored = untied(leaves)
+        return self._tied(leaves) if stored is None else _LaidOut([*range(len(stored))], stored, self._plan(stored))
 
     def _tied(self, leaves: Sequence[Leaf]) -> "_LaidOut":
         stored, tied = tie(leaves)
@@ -88,8 +91,16 @@ class _LaidOut(NamedTuple):
     files: list[FilePlan]
 
 
-def _boxes(leaf: Leaf) -> list[Box] | None:
-    return None if leaf.shares is None else [share.box for share in leaf.shares]
+def _outline(leaves: Sequence[Leaf]) -> Outline:
+    return [
+        (
+            leaf.name,
+            leaf.described.dtype,
+            leaf.described.shape,
+            None if leaf.shares is None else [share.box for share in leaf.shares],
+        )
+        for leaf in leaves
+    ]
 
 
 def _leaves(leaves: Sequence[Leaf], tied: Sequence[Tied], stored: Sequence[Stored]) -> list[manifest.Leaf]:

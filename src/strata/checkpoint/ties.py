@@ -6,6 +6,7 @@ and slices of it, are stored as the bytes they cover together, and each is a vie
 
 import ctypes
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from strata.checkpoint.frameworks.base import dense_strides
 from strata.checkpoint.tree import Leaf
 
 SHIFT = 64
+_SHARES = attrgetter("shares")
 SPARSE = 4
 """Arrays that take less than this part of the bytes they span are stored one by one, and not tied."""
 
@@ -52,7 +54,8 @@ class Tied(msgspec.Struct, frozen=True, gc=False):
 def apart(leaves: Sequence[Leaf]) -> bool:
     """Whether no two of these share memory, nor are the same array. True of most states, and soon found out."""
     described = [leaf.described for leaf in leaves]
-    described += [share.described for leaf in leaves if leaf.shares for share in leaf.shares]
+    if any(map(_SHARES, leaves)):
+        described += [share.described for leaf in leaves for share in leaf.shares or ()]
     starts, ends = _bounds(described)
     elsewhere: list[int] = []
     if not starts.all():
@@ -60,6 +63,13 @@ def apart(leaves: Sequence[Leaf]) -> bool:
         starts, ends = starts[starts > 0], ends[starts > 0]
     order = np.argsort(starts, kind="stable")
     return len(set(elsewhere)) == len(elsewhere) and bool((starts[order][1:] >= ends[order][:-1]).all())
+
+
+def untied(leaves: Sequence[Leaf]) -> list[Stored] | None:
+    """What to store of those that are `apart`: each is one tensor. None if other ranks hold some of them, too."""
+    if any(leaf.shares is not None for leaf in leaves):
+        return None
+    return [_alone(leaf, number) for number, leaf in enumerate(leaves)]
 
 
 def tie(leaves: Sequence[Leaf]) -> tuple[list[Stored], list[Tied]]:

@@ -169,6 +169,12 @@ class _Walk:
             shares = []
         self.leaves.append(Leaf(name, value, framework, described, shares))
 
+    def _writes_whole_arrays(self) -> bool:
+        """Whether this rank writes all of any array that lies in no pieces: what `_add` would find out for each."""
+        if self._mark is None:
+            return self._crew.rank == 0
+        return self._mark is PerRank or self._crew.size == 1
+
     def _marked(self, value: Any, name: str) -> Node:
         """What is marked already stays what it is."""
         before, self._mark = self._mark, self._mark or type(value)
@@ -191,9 +197,14 @@ class _Walk:
         if framework is None or names is None:
             return None
         first, describe = len(self.leaves), self._describe(framework)
+        leaves, is_all_ours = self.leaves, self._writes_whole_arrays()
         for each_name, each in zip(names, value.values(), strict=True):
             try:
-                self._add(each_name, each, framework, describe(each))
+                described = describe(each)
+                if is_all_ours and described.shards is None:
+                    leaves.append(Leaf(each_name, each, framework, described))
+                else:
+                    self._add(each_name, each, framework, described)
             except Unstorable as problem:
                 self.problems.append((each_name, str(problem)))
         return {"arrays": list(value), "from": first, "of": framework.name}

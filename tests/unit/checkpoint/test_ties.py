@@ -3,7 +3,9 @@
 import numpy as np
 import torch
 
-from strata.checkpoint.ties import tie
+from strata.checkpoint.marks import Replicated
+from strata.checkpoint.shares import Crew
+from strata.checkpoint.ties import apart, tie, untied
 from strata.checkpoint.tree import flatten
 
 
@@ -56,3 +58,20 @@ def test_a_few_elements_of_something_huge_do_not_bring_it_along() -> None:
 def test_empty_arrays_share_nothing() -> None:
     stored, _ = tie(flatten([torch.empty(0), torch.empty(0), np.empty((0, 3))]).leaves)
     assert len(stored) == 3
+
+
+def test_arrays_that_are_apart_are_stored_as_tie_would_have_it() -> None:
+    leaves = flatten(
+        {"a": np.ones(3), "b": {"c": torch.ones(2, 2), "d": np.empty((0, 3))}, "e": np.ones((4, 4)).T}
+    ).leaves
+    stored, tied = tie(leaves)
+    assert apart(leaves)
+    assert untied(leaves) == stored
+    assert [each.stored for each in tied] == [0, 1, 2, 3]
+    assert all(each.layout is None and each.shares is None for each in tied)
+
+
+def test_shares_are_never_taken_for_whole_arrays() -> None:
+    states = [{"w": np.ones(3)}, {"w": Replicated(np.ones(3))}]
+    crew = Crew(1, 2, {"w"})
+    assert [untied(flatten(state, crew=crew).leaves) for state in states] == [None, None]

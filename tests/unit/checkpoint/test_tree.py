@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint.frameworks import framework_named
+from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.tree import flatten, unflatten
+from strata.checkpoint.shares import Crew
+from strata.checkpoint.tree import Leaf, flatten, unflatten
 from strata.checkpoint.wellformed import check_skeleton
 from strata.errors import InvalidInput, Unstorable
 from tests.unit.checkpoint.states import assert_same
@@ -315,3 +317,16 @@ LONG = 10**5000
 @pytest.mark.parametrize("number", [2**53, 2**53 + 1, -(2**64), 2**8191, -(2**8191) + 1, LONG, -LONG], ids=range(7))
 def test_numbers_of_any_size_come_back(number: int) -> None:
     assert_same(round_trip({"n": number}), {"n": number})
+
+
+@pytest.mark.parametrize("crew", [Crew(), Crew(0, 2), Crew(1, 2, {"m/a"}), Crew(1, 2)], ids=str)
+@pytest.mark.parametrize("mark", [lambda value: value, PerRank, Replicated])
+def test_a_dict_of_arrays_is_shared_out_as_they_are_one_by_one(crew: Crew, mark: Any) -> None:
+    arrays = {"a": np.ones(3), "b": np.ones(2)}
+    at_once = flatten({"m": mark(arrays)}, crew=crew).leaves
+    one_by_one = flatten({"m": mark({**arrays, "number": 1})}, crew=crew).leaves
+    assert [(leaf.name, outlines(leaf)) for leaf in at_once] == [(leaf.name, outlines(leaf)) for leaf in one_by_one]
+
+
+def outlines(leaf: Leaf) -> list[Any] | None:
+    return None if leaf.shares is None else [(share.at, share.described) for share in leaf.shares]
