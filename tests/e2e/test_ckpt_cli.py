@@ -267,7 +267,6 @@ def test_diff_as_json_with_the_latest_and_with_an_exit_code(root: Path) -> None:
     assert found["lies_in"] == {"step_10": 32768, "step_30": 16}
     assert found["tensors"][1] == {
         "name": "model/head.weight",
-        "rank": 0,
         "what": "same",
         "before": "float32[64, 64]",
         "after": "float32[64, 64]",
@@ -275,7 +274,7 @@ def test_diff_as_json_with_the_latest_and_with_an_exit_code(root: Path) -> None:
         "changed_bytes": 0,
         "tied": True,
     }
-    assert {"name": "step", "rank": 0, "what": "changed", "before": 20, "after": 30} in found["values"]
+    assert {"name": "step", "what": "changed", "before": 20, "after": 30} in found["values"]
     assert not document(ckpt("diff", "--json", "--exit-code", root, "20", "20"))["differ"]
 
 

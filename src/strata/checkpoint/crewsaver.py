@@ -22,7 +22,7 @@ from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
 from strata.checkpoint.lineage import check_term
-from strata.checkpoint.manifest import Part, PartRef, written_metrics
+from strata.checkpoint.manifest import Part, PartRef
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.replicas import copies_of, differing
 from strata.checkpoint.saver import Saver, _Save, whole_number
@@ -166,14 +166,7 @@ class CrewSaver(Saver):
         if self._names != self._told:
             await self._words.tell_names(self._names, attempt.term.term)
             self._told = self._names
-        word = Word(
-            attempt.folder.step,
-            folder=attempt.folder.name,
-            attempt=attempt.name,
-            epoch=attempt.epoch,
-            metrics=written_metrics(attempt.metrics),
-            term=attempt.term,
-        )
+        word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)
         self._said.append(save.handle.name)
         await self._words.tell(save.handle.name, word)
         return attempt
@@ -188,25 +181,22 @@ class CrewSaver(Saver):
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None:
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
-        metrics = {name: float(value) for name, value in word.metrics.items()}
-        return Attempt(folder, word.term, word.attempt, word.epoch, metrics, self._words.rank)
+        return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._words.rank)
 
-    async def _commit(
-        self, store: Store, attempt: Attempt, save: _Save, parts: Sequence[Part], references: Sequence[PartRef]
-    ) -> None:
+    async def _commit(self, store: Store, attempt: Attempt, save: _Save, part: Part, reference: PartRef) -> None:
         if self._leads:
             try:
-                found, others = await self._gathered(store, attempt, save, parts[0])
+                found, others = await self._gathered(store, attempt, save, part)
             except BaseException:
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])
                 raise
             self._deciding = save.handle.name
-            await commit(store, attempt, found, [*references, *others], self._words.size)
+            await commit(store, attempt, found, [reference, *others], self._words.size)
             await self._tell_of_commit(save)
             return
         copies, self._copies = self._copies, {}
-        await self._words.done(save.handle.name, references[0], copies)
+        await self._words.done(save.handle.name, reference, copies)
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)

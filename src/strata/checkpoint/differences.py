@@ -1,14 +1,14 @@
 """How two checkpoints differ, by the digests in their manifests: no tensor is read.
 
 Tensors are compared chunk by chunk under their names, plain values and what holds them under theirs; so two checkpoints
-of any jobs, in any storages, can be compared.
+of any jobs, in any storages, can be compared. What ranks have of their own is left out, but for the first rank's.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,8 +21,6 @@ from strata.checkpoint.whole import Whole, pieces_of, whole_of
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 
-Key: TypeAlias = tuple[int, str]
-"""A rank and a name."""
 T = TypeVar("T")
 
 
@@ -44,7 +42,6 @@ class TensorChange:
     """One array. `before` and `after` are its type and shape, as `float32[2, 3]`; None where it is not."""
 
     name: str
-    rank: int
     what: str
     before: str | None
     after: str | None
@@ -60,7 +57,6 @@ class ValueChange:
     in words, if it is something else now: a `tuple` that was a `list`."""
 
     name: str
-    rank: int
     what: str
     before: Any
     after: Any
@@ -100,15 +96,15 @@ def compare(before: Contents, after: Contents) -> Differences:
     """Pure."""
     found = Differences(lies_in=_lies_in(after))
     tensors = _arrays(before), _arrays(after)
-    for key in _keys(*tensors):
-        found.tensors.append(_tensor_change(key, tensors[0].get(key), tensors[1].get(key)))
+    for name in _names(*tensors):
+        found.tensors.append(_tensor_change(name, tensors[0].get(name), tensors[1].get(name)))
     found.values = _value_changes(_places(before), _places(after))
     return found
 
 
-def _keys(before: Mapping[Key, T], after: Mapping[Key, T]) -> list[Key]:
+def _names(before: Mapping[str, T], after: Mapping[str, T]) -> list[str]:
     """In the order of the later one, then those that are gone."""
-    return [*after, *(key for key in before if key not in after)]
+    return [*after, *(name for name in before if name not in after)]
 
 
 # -- tensors ---------------------------------------------------------------------------------------------------------
@@ -125,25 +121,24 @@ class _Array(NamedTuple):
         return f"{self.leaf.dtype}{list(self.leaf.shape)}"
 
 
-def _arrays(contents: Contents) -> dict[Key, _Array]:
-    whole, rank = contents.whole, contents.parts[0].rank
+def _arrays(contents: Contents) -> dict[str, _Array]:
+    whole = contents.whole
     return {
-        (rank, leaf.name): _Array(leaf, [chunk for each in pieces_of(whole, leaf.tensor) for chunk in each.chunks])
+        leaf.name: _Array(leaf, [chunk for each in pieces_of(whole, leaf.tensor) for chunk in each.chunks])
         for leaf in leaves_of(whole)
     }
 
 
-def _tensor_change(key: Key, old: _Array | None, new: _Array | None) -> TensorChange:
-    rank, name = key
+def _tensor_change(name: str, old: _Array | None, new: _Array | None) -> TensorChange:
     if new is None:
         assert old is not None
-        return TensorChange(name, rank, REMOVED, old.told, None, old.leaf.size, old.leaf.size, old.leaf.is_tied)
+        return TensorChange(name, REMOVED, old.told, None, old.leaf.size, old.leaf.size, old.leaf.is_tied)
     size, is_tied = new.leaf.size, new.leaf.is_tied
     if old is None:
-        return TensorChange(name, rank, ADDED, None, new.told, size, size, is_tied)
+        return TensorChange(name, ADDED, None, new.told, size, size, is_tied)
     changed = _changed_bytes(old, new)
     what = SAME if old.told == new.told and not changed else CHANGED
-    return TensorChange(name, rank, what, old.told, new.told, size, changed, is_tied)
+    return TensorChange(name, what, old.told, new.told, size, changed, is_tied)
 
 
 def _changed_bytes(old: _Array, new: _Array) -> int:
@@ -174,27 +169,26 @@ def _lies_in(contents: Contents) -> dict[str, int]:
 
 
 class _Places(NamedTuple):
-    """What stands where in the states of all ranks, beside the bytes of arrays."""
+    """What stands where in the state, beside the bytes of arrays."""
 
-    values: dict[Key, Any]
-    words: dict[tuple[str, Key], str]
-    """By family: what each place holds, and under which key."""
+    values: dict[str, Any]
+    words: dict[tuple[str, str], str]
+    """By family and name: what each place holds, and under which key."""
 
 
 def _places(contents: Contents) -> _Places:
     found = _Places({}, {})
-    whole, rank = contents.whole, contents.parts[0].rank
+    whole = contents.whole
     if whole.kind == TREE:
         for place in places(whole.skeleton):
-            key = rank, place.name
-            found.words[place.family, key] = place.words
+            found.words[place.family, place.name] = place.words
             if place.family == VALUE:
-                found.values[key] = place.node
+                found.values[place.name] = place.node
     return found
 
 
 def _value_changes(before: _Places, after: _Places) -> list[ValueChange]:
-    changes = (_value_change(key, before.values, after.values) for key in _keys(before.values, after.values))
+    changes = (_value_change(name, before.values, after.values) for name in _names(before.values, after.values))
     return [change for change in changes if change is not None] + _other_changes(before, after)
 
 
@@ -202,18 +196,17 @@ def _other_changes(before: _Places, after: _Places) -> list[ValueChange]:
     """Of what holds the same, and is something else: a tuple that was a list, a key 0 that was "0". What is not on both
     sides is told by what lies in it."""
     return [
-        ValueChange(name, rank, CHANGED, old, new)
-        for (family, (rank, name)), new in after.words.items()
-        if (old := before.words.get((family, (rank, name)), new)) != new
+        ValueChange(name, CHANGED, old, new)
+        for (family, name), new in after.words.items()
+        if (old := before.words.get((family, name), new)) != new
     ]
 
 
-def _value_change(key: Key, before: Mapping[Key, Any], after: Mapping[Key, Any]) -> ValueChange | None:
-    rank, name = key
-    if key not in before or key not in after:
-        what = ADDED if key in after else REMOVED
-        return ValueChange(name, rank, what, before.get(key), after.get(key))
-    old, new = before[key], after[key]
+def _value_change(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> ValueChange | None:
+    if name not in before or name not in after:
+        what = ADDED if name in after else REMOVED
+        return ValueChange(name, what, before.get(name), after.get(name))
+    old, new = before[name], after[name]
     if msgspec.json.encode(old) == msgspec.json.encode(new):  # which tells 1 from True, and 0.0 from -0.0
         return None
-    return ValueChange(name, rank, CHANGED, old, new)
+    return ValueChange(name, CHANGED, old, new)

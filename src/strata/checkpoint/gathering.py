@@ -18,8 +18,7 @@ def wishes_for(tensor: Tensor, pieces: Sequence[Tensor] | None, wanted: Box, mem
     """What is wanted of a tensor, into memory that holds exactly that. `pieces` are what it lies in, if not in one."""
     item = dtype_of(tensor.dtype).bytes
     target = memory.view(raw(item)).reshape(wanted.shape)
-    for piece in (tensor,) if pieces is None else pieces:
-        box = Box(piece.at if pieces is not None and piece.at is not None else (0,) * len(piece.shape), piece.shape)
+    for piece, box in _boxed(tensor, pieces):
         if box.meet(wanted) is None:
             continue
         first = 0
@@ -33,6 +32,16 @@ def wishes_for(tensor: Tensor, pieces: Sequence[Tensor] | None, wanted: Box, mem
                 else:
                     yield Wish(chunk, tensor.name, memory[start * item : start * item + chunk.size])
             first += count
+
+
+def _boxed(tensor: Tensor, pieces: Sequence[Tensor] | None) -> Iterator[tuple[Tensor, Box]]:
+    """What to read from, each with the box of the tensor that it is. A piece that does not say where it begins is the
+    first; the tensor itself is all of it, wherever it lies in an array."""
+    if pieces is None:
+        yield tensor, Box.whole(tensor.shape)
+        return
+    for piece in pieces:
+        yield piece, Box.whole(piece.shape) if piece.at is None else Box(piece.at, piece.shape)
 
 
 def _one_stretch(boxes: Sequence[Box], wanted: Box) -> int | None:

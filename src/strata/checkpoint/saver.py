@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -324,15 +324,13 @@ class Saver:
             else:
                 part = await write_changes(store, attempt, save.stage, base, progress)
             reference = await declare(store, attempt, part)
-        await self._commit(store, attempt, save, [part], [reference])
+        await self._commit(store, attempt, save, part, reference)
         self._last = (attempt.folder, part)
         report.written_bytes = reference.written_bytes
         return attempt.folder
 
-    async def _commit(
-        self, store: Store, attempt: Attempt, save: "_Save", parts: Sequence[Part], references: Sequence[PartRef]
-    ) -> None:
-        await commit(store, attempt, parts, references)
+    async def _commit(self, store: Store, attempt: Attempt, save: "_Save", part: Part, reference: PartRef) -> None:
+        await commit(store, attempt, [part], [reference])
 
     @asynccontextmanager
     async def _base(self, save: "_Save") -> AsyncIterator[Base | None]:

@@ -133,8 +133,7 @@ class Store:
     async def whole(self, folder: Folder, rank: int = 0) -> Whole:
         """The state of a checkpoint, from the parts of all ranks, as one of them sees it."""
         references = (await self.metadata(folder)).parts
-        parts = await asyncio.gather(*map(self.part, references)) if len(references) > 1 else []
-        parts = parts or [await self.part(each) for each in references]
+        parts = await asyncio.gather(*map(self.part, references))
         return whole_of(sorted(parts, key=lambda each: each.rank), rank, f"{self.storage.url}/{self.key(folder.name)}")
 
     async def part_files(self, reference: PartRef) -> list[File]:

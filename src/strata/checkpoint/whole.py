@@ -55,10 +55,7 @@ def whole_of(parts: Sequence[Part], rank: int, where: str) -> Whole:
     if len({part.kind for part in parts}) > 1:
         raise CheckpointDamaged(f"{where} is of bytes on some ranks, and a tree on others")
     if first.kind == BYTES:
-        stored = {part.rank: part for part in parts if part.tensors}
-        own = stored.get(rank) or stored.get(first.rank)
-        if own is None:
-            raise CheckpointDamaged(f"{where}: no rank has stored the bytes of rank {first.rank}")
+        own = next((part for part in parts if part.rank == rank), first)
         return Whole(BYTES, None, [0], own.tensors, own.files)
     return _Join(parts, rank, where).whole()
 
@@ -121,12 +118,7 @@ class _Join:
         if len(nodes) > 1 and kind in ("tuple", "named"):
             return self._join_tuples(nodes, kind, name)
         if len(nodes) > 1 and isinstance(node, list):
-            alike = [each for each in nodes if isinstance(each[1], list) and len(each[1]) == len(node)]
-            found = [
-                self._join([(each, many[number]) for each, many in alike], below(name, number))
-                for number in range(len(node))
-            ]
-            return [None if each is _NONE else each for each in found]
+            return self._join_lists([each for each in nodes if isinstance(each[1], list)], range(len(node)), name)
         return self._taken(place, node, name)
 
     def _join_tuples(self, nodes: list[tuple[int, Node]], kind: str, name: str) -> Node:
@@ -135,12 +127,17 @@ class _Join:
         keys = first["fields"] if kind == "named" else range(len(first["tuple"]))
         same = [(place, node) for place, node in nodes if kind_of(node) == kind]
         same = [(place, node) for place, node in same if node.get("fields") == first.get("fields")]
-        alike = [(place, node[held]) for place, node in same if len(node[held]) == len(first[held])]
+        return {**first, held: self._join_lists([(place, node[held]) for place, node in same], keys, name)}
+
+    def _join_lists(self, lists: list[tuple[int, list[Node]]], keys: Iterable[object], name: str) -> list[Node]:
+        """Those that are as long as the first. Nothing can be left out of them."""
+        length = len(lists[0][1])
+        alike = [(place, held) for place, held in lists if len(held) == length]
         found = [
-            self._join([(place, values[number]) for place, values in alike], below(name, key))
+            self._join([(place, held[number]) for place, held in alike], below(name, key))
             for number, key in enumerate(keys)
         ]
-        return {**first, held: [None if each is _NONE else each for each in found]}
+        return [None if each is _NONE else each for each in found]
 
     def _join_dicts(self, nodes: list[tuple[int, Node]], name: str) -> Node:
         """All keys that any of them has."""
@@ -275,6 +272,8 @@ def _dict_of(pairs: Sequence[tuple[Node, Node]], more: dict[str, Any]) -> Node:
 
 
 def _hashable(key: Node) -> object:
-    """Which tells 0 from False and from "0"."""
-    plain = plain_key(key)
-    return type(plain), plain
+    """Which tells 0 from False and from "0", and what JSON has no number for from the text that is written for it."""
+    kind = kind_of(key)
+    if kind == "tuple":
+        return kind, tuple(map(_hashable, key["tuple"]))
+    return kind or type(key), plain_key(key)

@@ -49,8 +49,6 @@ class Word(msgspec.Struct, frozen=True):
     """Whether that is since another has taken its place."""
     folder: str = ""
     attempt: str = ""
-    epoch: int = 0
-    metrics: dict[str, float | str] = {}
     term: Term | None = None
 
 

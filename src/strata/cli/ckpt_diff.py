@@ -93,7 +93,6 @@ def _document(before: Contents, after: Contents, found: Differences) -> dict[str
         "tensors": [
             {
                 "name": each.name,
-                "rank": each.rank,
                 "what": each.what,
                 "before": each.before,
                 "after": each.after,
@@ -106,7 +105,6 @@ def _document(before: Contents, after: Contents, found: Differences) -> dict[str
         "values": [
             {
                 "name": each.name,
-                "rank": each.rank,
                 "what": each.what,
                 "before": shown(each.before),
                 "after": shown(each.after),

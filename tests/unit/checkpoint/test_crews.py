@@ -2,6 +2,7 @@
 
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def bare(rank: int) -> dict[str, Any]:
     """What comes back."""
     state = state_of(rank)
     return {**state, "big": state["big"].value, "small": state["small"].value, "rng": state["rng"].value}
+
+
+def loaded(rank: int, manager: CheckpointManager, step: int) -> Any:
+    return manager.load(step)
+
+
+def save_late(rank: int, manager: CheckpointManager, state: Any, step: int) -> None:
+    """The later, the higher the rank."""
+    time.sleep(0.3 * rank)
+    manager.save(state, step)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -199,7 +210,7 @@ def test_saves_in_a_hurry_end_alike_on_all_ranks(busy: str) -> None:
         assert steps[-1] == 30
         assert busy != "wait" or steps == list(range(1, 31))
         for step in steps:
-            for rank, found in enumerate(crew.each(lambda rank, manager, step=step: manager.load(step))):  # type: ignore[misc]
+            for rank, found in enumerate(crew.each(partial(loaded, step=step))):
                 assert (int(found["w"][0]), int(found["own"][0])) == (step, rank + step)
 
 
@@ -267,12 +278,8 @@ def test_words_of_an_earlier_start_under_the_same_name_count_for_nothing() -> No
             else:
                 crew.save([{"x": Replicated(state)}] * 2, 100)
 
-            def act(rank: int, manager: CheckpointManager) -> None:
-                time.sleep(0.3 * rank)
-                manager.save({"x": Replicated(np.full_like(state, number))}, 200)  # noqa: B023  called at once
-
             with suppress(RankFailed):  # loud, if it must be
-                crew.each(act)
+                crew.each(partial(save_late, state={"x": Replicated(np.full_like(state, number))}, step=200))
             found = crew.managers[0].load()["x"]
             assert len(np.unique(found)) == 1
 

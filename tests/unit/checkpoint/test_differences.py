@@ -62,10 +62,10 @@ def test_tensors_are_added_removed_and_changed() -> None:
     )
     assert found
     assert found.tensors == [
-        TensorChange("same", 0, SAME, "float32[3]", "float32[3]", 12, 0),
-        TensorChange("other", 0, CHANGED, "float32[5]", "float32[5]", 20, 20),
-        TensorChange("new", 0, ADDED, None, "float32[6]", 24, 24),
-        TensorChange("gone", 0, REMOVED, "float32[4]", None, 16, 16),
+        TensorChange("same", SAME, "float32[3]", "float32[3]", 12, 0),
+        TensorChange("other", CHANGED, "float32[5]", "float32[5]", 20, 20),
+        TensorChange("new", ADDED, None, "float32[6]", 24, 24),
+        TensorChange("gone", REMOVED, "float32[4]", None, 16, 16),
     ]
     assert [found.bytes(what) for what in (SAME, CHANGED, ADDED, REMOVED)] == [12, 20, 24, 16]
 
@@ -136,12 +136,12 @@ def test_plain_values_that_differ_are_told() -> None:
         {"step": 2, "lr": float("nan"), "same": "x", "new": [], "flag": True, "list": [1, 3]},
     )
     assert found.values == [
-        ValueChange("step", 0, CHANGED, 1, 2),
-        ValueChange("lr", 0, CHANGED, 0.5, {"float": "nan"}),
-        ValueChange("new", 0, ADDED, None, []),
-        ValueChange("flag", 0, CHANGED, 1, True),
-        ValueChange("list/1", 0, CHANGED, 2, 3),
-        ValueChange("gone", 0, REMOVED, None, None),
+        ValueChange("step", CHANGED, 1, 2),
+        ValueChange("lr", CHANGED, 0.5, {"float": "nan"}),
+        ValueChange("new", ADDED, None, []),
+        ValueChange("flag", CHANGED, 1, True),
+        ValueChange("list/1", CHANGED, 2, 3),
+        ValueChange("gone", REMOVED, None, None),
     ]
 
 
