@@ -5,15 +5,17 @@
     the others   hear where it goes, write their parts, and wait until it is committed
 
 What a rank has to copy it copies at once. It waits for rank 0 only at its first save, to hear which arrays rank 0 has,
-since those it need not write; and where a save is skipped that comes too soon, to hear whether it is.
+since those it need not write; and where a save is skipped that comes too soon, to hear whether it is. What it does not
+hear in time fails that save, as anything else would, and not the training loop.
 """
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from strata import background
 from strata.checkpoint.arena import Arena
@@ -30,6 +32,7 @@ from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Store, folder_named
+from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import whole_of
 from strata.checkpoint.words import Done, Outcome, Word, Words
 from strata.errors import (
@@ -44,7 +47,16 @@ from strata.errors import (
 
 logger = logging.getLogger("strata.checkpoint")
 
+T = TypeVar("T")
 TOLD = 5
+
+
+class _NotHeard(Exception):
+    """A save that cannot begin, since rank 0 was not heard: why not."""
+
+    def __init__(self, handle: SaveHandle, error: StrataError) -> None:
+        super().__init__(str(error))
+        self.handle, self.error = handle, error
 
 
 class CrewSaver(Saver):
@@ -55,10 +67,12 @@ class CrewSaver(Saver):
         self._words = words
         self._planner.crew = Crew(words.rank, words.size, Everything())
         self._names: list[str] = []
-        self._copies: dict[str, list[str]] = {}
+        self._copies: dict[str, dict[str, list[str]]] = {}
+        """Of each save under way: what is to be compared between ranks; see `replicas`."""
         self._told: list[str] | None = None
         self._is_heard = words.rank == 0
         self._is_compared = False
+        """Whether that is done: until then each save tries, since the first may fail."""
         self._calls: Counter[int] = Counter()
         self._said: list[str] = []
         """Saves of which words are still in the storage."""
@@ -77,11 +91,23 @@ class CrewSaver(Saver):
         """A rank that cannot even begin says so, too: the others need not wait for it."""
         step = whole_number(step, "step")
         self._calls[step] += 1
+        began = time.perf_counter()
         try:
-            return super().begin(state, step, epoch, metrics, hurried=hurried)
+            if not self._is_heard:  # those that failed before they could begin are counted nowhere else
+                self._check_usable()
+                self._check_failures(hurried=hurried)
+            handle = super().begin(state, step, epoch, metrics, hurried=hurried)
+        except _NotHeard as unheard:
+            handle = unheard.handle
+            handle.report.stall_seconds = time.perf_counter() - began
+            self._remember(handle)
+            background.run(self._give_up(handle, unheard.error))
         except Exception as error:
             background.run(self._tell_failure(self._called(step), step, error))
             raise
+        if handle.skipped:
+            self._copies.pop(handle.name, None)
+        return handle
 
     def _new_handle(self, step: int) -> SaveHandle:
         return SaveHandle(step, name=self._called(step))
@@ -89,14 +115,14 @@ class CrewSaver(Saver):
     def _called(self, step: int) -> str:
         return f"{step}.{self._calls[step]}"
 
-    def _prepared(self, state: object) -> Prepared:
+    def _prepared(self, handle: SaveHandle, state: object) -> Prepared:
         if not self._is_heard:
-            self._planner.crew = self._planner.crew._replace(led=frozenset(background.run(self._words.names())))
+            names = self._ask(handle, self._words.names(), "hearing which arrays rank 0 has")
+            self._planner.crew = self._planner.crew._replace(led=frozenset(names))
             self._is_heard = True
-        prepared = super()._prepared(state)
+        prepared = super()._prepared(handle, state)
         if not self._is_compared:
-            self._copies = copies_of(prepared.taken)
-            self._is_compared = True
+            self._copies[handle.name] = copies_of(prepared.taken)
         if self._leads:
             self._names = [leaf.name for leaf in prepared.taken]
         return prepared
@@ -111,13 +137,14 @@ class CrewSaver(Saver):
                 background.run(self._tell_failure(replaced.name, replaced.step, asyncio.CancelledError()))
             if not mine:
                 self._said.append(handle.name)
-                background.run(self._words.tell(handle.name, Word(handle.step, handle.skipped, term=self._term)))
+                word = Word(handle.step, handle.skipped, term=self._term)
+                background.run(self._say(f"that step {handle.step} is skipped", self._words.tell(handle.name, word)))
             return mine
         running = self._running
         if running is None or running.handle.done():
             return True
         if self._config.when_busy == "skip" and hurried:
-            word = background.run(self._words.word(handle.name))
+            word = self._ask(handle, self._words.word(handle.name), "hearing whether rank 0 skips this save")
             if word.skipped:
                 handle.skip(word.skipped)
                 self.telling.skipped(handle.report, handle.skipped)
@@ -125,35 +152,55 @@ class CrewSaver(Saver):
         running.over.result()
         return True
 
+    def _ask(self, handle: SaveHandle, work: Coroutine[Any, Any, T], what: str) -> T:
+        """Of rank 0."""
+        try:
+            return background.run(watched(work, f"{what}, in {self._checkpoints.where},", self._config.stuck_seconds))
+        except StrataError as error:
+            raise _NotHeard(handle, error) from error
+
     # -- on the loop -------------------------------------------------------------------------------------------------
 
     async def _write(self, save: _Save) -> None:
         try:
             await super()._write(save)
         except SaveSkipped:
+            self._copies.pop(save.handle.name, None)
             raise
         except BaseException as error:
             await self._tell_failure(save.handle.name, save.handle.step, error)
             raise
 
+    async def _give_up(self, handle: SaveHandle, error: BaseException) -> None:
+        await self._tell_failure(handle.name, handle.step, error)
+        self._failed(handle, error)
+
     async def _tell_failure(self, name: str, step: int, error: BaseException) -> None:
-        """To whoever waits for this rank. That it cannot be told changes nothing: they will not wait for ever."""
+        """To whoever waits for this rank."""
+        self._is_heard = self._leads  # rank 0 may have other arrays by now
+        self._copies.pop(name, None)
+        await self._say(f"that step {step} failed", self._words_of_failure(name, step, error))
+
+    async def _words_of_failure(self, name: str, step: int, error: BaseException) -> None:
         replaced = isinstance(error, asyncio.CancelledError)
         why = "a later save took its place" if replaced else str(error) or type(error).__name__
-        self._is_heard = self._leads  # rank 0 may have other arrays by now
+        if self._leads:
+            certain = self._deciding != name or is_refusal(error)
+            if self._told is None:  # who waits to hear them hears the rest, too
+                await self._words.tell_names(self._names, 0 if self._term is None else self._term.term)
+            if name not in self._said:
+                self._said.append(name)
+            await self._words.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
+            await self._words.over(name, Outcome(why, certain, replaced))
+        elif not isinstance(error, RankFailed | SaveReplaced):
+            await self._words.failed(name, why)
+
+    async def _say(self, what: str, words: Coroutine[Any, Any, None]) -> None:
+        """To other ranks. That it cannot be said changes nothing: they will not wait for ever."""
         try:
-            if self._leads:
-                certain = self._deciding != name or is_refusal(error)
-                if self._told is None:  # who waits to hear them hears the rest, too
-                    await self._words.tell_names(self._names, 0 if self._term is None else self._term.term)
-                if name not in self._said:
-                    self._said.append(name)
-                await self._words.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
-                await self._words.over(name, Outcome(why, certain, replaced))
-            elif not isinstance(error, RankFailed | SaveReplaced):
-                await self._words.failed(name, why)
+            await watched(words, f"telling other ranks {what}", self._config.stuck_seconds)
         except StrataError as silence:
-            logger.warning("that step %d failed could not be told to other ranks: %s", step, silence)
+            logger.warning("%s could not be told to other ranks: %s", what, silence)
 
     async def _attempt(self, save: _Save) -> Attempt:
         if not self._leads:
@@ -195,8 +242,8 @@ class CrewSaver(Saver):
             await commit(store, attempt, found, [reference, *others], self._words.size)
             await self._tell_of_commit(save)
             return
-        copies, self._copies = self._copies, {}
-        await self._words.done(save.handle.name, reference, copies)
+        copies = self._copies.pop(save.handle.name, None)
+        await self._words.done(save.handle.name, reference, copies or {})
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)
@@ -211,6 +258,7 @@ class CrewSaver(Saver):
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])
             raise _given_up(attempt.folder.step, outcome)
+        self._is_compared = self._is_compared or copies is not None
 
     async def _gathered(
         self, store: Store, attempt: Attempt, save: _Save, own: Part
@@ -220,16 +268,18 @@ class CrewSaver(Saver):
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
         whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
-        self._tell_of_differences(save, own, told)
+        copies = self._copies.pop(save.handle.name, None)
+        self._compare(save, own, copies or {}, told)
+        self._is_compared = self._is_compared or copies is not None
         return parts, references
 
     async def _tell_of_commit(self, save: _Save) -> None:
         """The checkpoint says it itself: that the words cannot be said, or taken back, is no failure."""
-        try:
-            await self._words.over(save.handle.name, Outcome())
-            await self._forget_before(save.handle.name)
-        except StrataError as error:
-            logger.warning("that step %d is committed could not be told to other ranks: %s", save.handle.step, error)
+        await self._say(f"that step {save.handle.step} is committed", self._words_of_commit(save.handle.name))
+
+    async def _words_of_commit(self, name: str) -> None:
+        await self._words.over(name, Outcome())
+        await self._forget_before(name)
 
     async def _forget_before(self, name: str) -> None:
         """Whoever has done its part of this save waits for none before it."""
@@ -238,17 +288,18 @@ class CrewSaver(Saver):
         for each in gone:
             await self._words.forget(each)
 
-    def _tell_of_differences(self, save: _Save, own: Part, told: Mapping[int, Done]) -> None:
-        """Once: buffers may differ from rank to rank, and then they do so at each save."""
+    def _compare(self, save: _Save, own: Part, copies: Mapping[str, list[str]], told: Mapping[int, Done]) -> None:
+        """What other ranks say of their copies with what rank 0 stores, and with its own copies: those of this save,
+        since any other had other values. What may differ is told once: it does so at each save."""
         for rank, done in told.items():
-            shared = [name for name in self._copies if done.copies.get(name, self._copies[name]) != self._copies[name]]
+            shared = [name for name, digests in copies.items() if done.copies.get(name, digests) != digests]
             if shared:
                 raise RankFailed(
                     f"rank {rank} on {done.node} has other values than rank 0 for {', '.join(shared[:TOLD])}, which is "
                     "marked Replicated: it is not the same on all ranks"
                 )
             names = differing(done.copies, own)
-            if names:
+            if names and not self._is_compared:
                 some = ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")
                 words = (
                     f"rank {rank} has other values than rank 0 for {some}: rank 0's are saved. If each rank needs its "

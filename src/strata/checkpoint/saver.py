@@ -111,7 +111,7 @@ class Saver:
         """Raises Unstorable for what cannot be saved; gives the plan for what can."""
         return None if is_bytes(state) else self._planner.prepare(tree_of(state))
 
-    def _prepared(self, state: Any) -> Prepared:
+    def _prepared(self, handle: SaveHandle, state: Any) -> Prepared:
         return self._planner.prepare(state)
 
     def prepare(self, state: Any) -> None:
@@ -135,7 +135,7 @@ class Saver:
         given = _checked_metrics(metrics)
         handle = self._new_handle(step)
         data = as_bytes(state)
-        prepared = None if data is not None else self._prepared(tree_of(state))
+        prepared = None if data is not None else self._prepared(handle, tree_of(state))
         handle.report.state_bytes = len(data) if data is not None else (prepared.size if prepared else 0)
         handle.report.tensors = len(prepared.stored) if prepared else 1
         with self._turn:
@@ -146,7 +146,7 @@ class Saver:
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
             save = _Save(handle, data, stage, epoch, given, began, hurried)
-            self.history = [*self.history[1 - HISTORY_KEPT :], handle]
+            self._remember(handle)
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
                 self._copy(save)
@@ -159,6 +159,9 @@ class Saver:
 
     def _new_handle(self, step: int) -> SaveHandle:
         return SaveHandle(step, tiered=self.tiered)
+
+    def _remember(self, handle: SaveHandle) -> None:
+        self.history = [*self.history[1 - HISTORY_KEPT :], handle]
 
     def _start(self, save: "_Save") -> None:
         self._running = Running(save.handle, self._save(save), partial(self._failed, save.handle))

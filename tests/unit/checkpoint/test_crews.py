@@ -12,9 +12,11 @@ import torch
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
+from strata.checkpoint.telling import SaveEvent
 from strata.checkpoint.words import Words
-from strata.errors import CheckpointDamaged, RankFailed, SaveReplaced, StorageUnavailable, Unstorable
+from strata.errors import CheckpointDamaged, RankFailed, SaveFailed, SaveReplaced, StorageUnavailable, Unstorable
 from strata.storage import MemoryStorage
+from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
 
@@ -236,6 +238,108 @@ def test_what_is_marked_as_the_same_must_be() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 on .* other values than rank 0 for x, which is marked Replicated"):
         crew.save([{"x": Replicated(np.full(10, rank))} for rank in range(2)], 1)
     assert crew.managers[0].list_checkpoints() == []
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_what_ranks_have_in_common_is_compared_until_a_save_was_well(
+    who: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> Any:
+        raise OSError("the disk is on fire")
+
+    def states(apart: int) -> list[dict[str, Any]]:
+        return [{"x": Replicated(np.full(10, apart * rank)), "w": np.full(3, rank)} for rank in range(2)]
+
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        with monkeypatch.context() as failing:
+            failing.setattr(crew.managers[who]._saver, "_write_to", broken)
+            with pytest.raises(RankFailed if who else OSError):
+                crew.save(states(apart=0), 1)
+        assert "has other values than rank 0" not in caplog.text
+        for step in (2, 3):  # and again, as long as it is not the same
+            with pytest.raises(RankFailed, match="other values than rank 0 for x, which is marked Replicated"):
+                crew.save(states(apart=1), step)
+        crew.save(states(apart=0), 4)
+        assert caplog.text.count("rank 1 has other values than rank 0 for w") == 1
+
+
+def test_copies_of_different_saves_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 does not hear that the first save is committed, and says of its copies again at the second."""
+
+    async def deaf(*_: object) -> Any:
+        raise RankFailed("nothing was heard")
+
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        with monkeypatch.context() as failing:
+            failing.setattr(crew.managers[1]._saver._words, "outcome", deaf)  # type: ignore[attr-defined]
+            with pytest.raises(RankFailed, match="nothing was heard"):
+                crew.save([{"x": Replicated(np.full(10, 1))}] * 2, 1)
+        crew.save([{"x": Replicated(np.full(10, 2))}] * 2, 2)
+        assert crew.managers[1].list_checkpoints() == [1, 2]
+
+
+def test_a_rank_that_hears_nothing_of_rank_0_fails_its_saves_and_goes_on() -> None:
+    storage, events = MemoryStorage(), list[SaveEvent]()
+    config = CheckpointManagerConfig(ranks_seconds=0.1, max_failed_saves=2)
+    state = {"w": np.ones(3)}
+    manager = CheckpointManager(storage, rank=1, world_size=2, run_id="run", config=config)
+    manager.listen(events.append)
+    handles = [manager.save_async(state, step) for step in (1, 2)]
+    assert [(handle.status, str(handle.error())[:22]) for handle in handles] == [
+        ("failed", "rank 0 has not said wh")
+    ] * 2
+    assert [(event.outcome, event.step) for event in events] == [("failed", 1), ("failed", 2)]
+    assert all(event.stall_seconds >= 0.1 for event in events)
+    assert manager.saves == handles
+    with pytest.raises(SaveFailed, match="2 saves in a row have failed; the last, of step 2"):
+        manager.save_async(state, 3)
+    with pytest.raises(RankFailed, match="rank 0 has not said which arrays"):
+        manager.save(state, 4)
+    manager.close()
+
+
+def test_a_rank_that_began_before_rank_0_could_saves_with_it_later() -> None:
+    faulty = FaultyStorage(MemoryStorage(), faults=Faults(before=1.0))
+    config = CheckpointManagerConfig(ranks_seconds=0.5)
+    states = [{"w": np.ones(3), "own": PerRank(np.full(2, rank))} for rank in range(2)]
+    with Crew(faulty.inner, 2, config=config) as crew:
+        crew.managers[0] = CheckpointManager(faulty, rank=0, world_size=2, run_id="run", config=config)
+        handles = crew.each(lambda rank, manager: manager.save_async(states[rank], 1))
+        for handle, error in zip(handles, (StorageUnavailable, RankFailed), strict=True):
+            with pytest.raises(error):
+                handle.result()
+        faulty.faults = Faults()
+        crew.save(states, 2)
+        assert [each["own"].tolist() for each in crew.each(lambda rank, manager: manager.load())] == [[0, 0], [1, 1]]
+
+
+def test_a_stuck_storage_keeps_no_training_loop() -> None:
+    storage = FaultyStorage(MemoryStorage(), faults=Faults(stuck=1.0, only=frozenset({"read"})))
+    config = CheckpointManagerConfig(ranks_seconds=60, stuck_seconds=0.2)
+    manager = CheckpointManager(storage, rank=1, world_size=2, run_id="run", config=config)
+    handle = manager.save_async({"w": np.ones(3)}, 1)
+    with pytest.raises(StorageUnavailable, match=r"hearing which arrays rank 0 has, in memory.* nothing came of read"):
+        handle.result()
+    storage.release()
+    manager.close()
+
+
+def test_that_a_save_is_skipped_is_told_or_not(caplog: pytest.LogCaptureFixture) -> None:
+    """Rank 0 waits for a rank that is not there, and its storage is stuck when it is to tell of the next save."""
+    storage = FaultyStorage(MemoryStorage())
+    config = CheckpointManagerConfig(when_busy="skip", ranks_seconds=2, stuck_seconds=0.2)
+    manager = CheckpointManager(storage, rank=0, world_size=2, run_id="run", config=config)
+    first = manager.save_async({"w": np.ones(3)}, 1)
+    while not any(call.path.endswith("/runs/run/1.1-1.json") for call in storage.calls):
+        time.sleep(0.01)
+    storage.faults = Faults(stuck=1.0, only=frozenset({"write"}))
+    second = manager.save_async({"w": np.ones(3)}, 2)
+    assert second.status == "skipped"
+    assert "that step 2 is skipped could not be told to other ranks: telling other ranks" in caplog.text
+    storage.release()
+    with pytest.raises(RankFailed, match="the parts of ranks 1 are not there"):
+        first.result()
+    manager.close()
 
 
 def test_incremental_saves_of_what_is_split(tmp_path: Path) -> None:
