@@ -4,15 +4,14 @@ Nothing is made or changed before it is known that everything fits. What is load
 if a chunk turns out to be damaged the error says so, and the arrays hold a mixture, which is said too.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from strata.checkpoint import manifest
+from strata.checkpoint.arrays import StoredArrays
 from strata.checkpoint.boxes import Box
 from strata.checkpoint.classes import in_classes_of
 from strata.checkpoint.devices import OnDevice, to_devices
@@ -22,35 +21,22 @@ from strata.checkpoint.frameworks.base import Shards, dense_strides
 from strata.checkpoint.gathering import memory_for, wishes_for
 from strata.checkpoint.manifest import Tensor
 from strata.checkpoint.matching import LoadReport
-from strata.checkpoint.memory import Memory
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import AnyWish, ChunkReader, Neighbours, Scattered, Wish, cut
+from strata.checkpoint.reading import AnyWish, Scattered
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
 from strata.checkpoint.slices import Index, box_of, inside, with_bytes
-from strata.checkpoint.soundness import check_expanded, size_of
+from strata.checkpoint.soundness import check_expanded
 from strata.checkpoint.stateful import ArraySpec, Outline, lies_under
 from strata.checkpoint.store import Store
 from strata.checkpoint.ties import apart
 from strata.checkpoint.tree import NOT_INSTEAD, VALUES, Leaf, flatten, unflatten
 from strata.checkpoint.uncollected import uncollected
-from strata.checkpoint.verifying import check_lengths
 from strata.checkpoint.whole import Whole
-from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, StrataError, Unstorable
+from strata.errors import CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, Unstorable
 
-NONSENSE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, StopIteration)
-"""What putting a state together raises if its skeleton is none."""
 TOLD = 5
-WITH_VIEWS = ("numpy", "torch")
-"""Whose arrays may share memory with others."""
-
-
-class Slab(NamedTuple):
-    """Small tensors that were read side by side, and the memory they lie in."""
-
-    run: Run
-    memory: Block
 
 
 def names_of(whole: Whole) -> list[str]:
@@ -62,18 +48,15 @@ class StateLoader:
     """Loads the state of a checkpoint; `where` is what to call that."""
 
     def __init__(self, store: Store, whole: Whole, progress: Callable[[int], None], where: str) -> None:
-        self._store, self._whole, self._where = store, whole, where
-        self._reader = ChunkReader(store, whole.files, progress)
-        self._blocks: dict[int, Block] = {}
-        self._slabs: dict[int, Slab] = {}
-        self._made: defaultdict[str, dict[int, Any]] = defaultdict(dict)
+        self._whole = whole
+        self._arrays = StoredArrays(store, whole, progress, where)
         self._doubtful: list[tuple[int, Leaf]] = []
 
     async def bytes(self) -> bytes:
         """A state of bytes."""
-        await self._check_lengths([0])
-        await self._read({}, {0})
-        return self._block(0).tobytes()
+        await self._arrays.check_lengths([0])
+        await self._arrays.read({}, {0})
+        return self._arrays.block(0).tobytes()
 
     async def tree(self, wants: Callable[[str], bool] | None = None) -> Any:
         """The state, with new arrays; only what is wanted, by name."""
@@ -81,13 +64,13 @@ class StateLoader:
         tensors = {leaf.tensor if isinstance(leaf, manifest.Tied) else leaf for leaf in leaves}
         if wants is not None:
             numbers = {number for number, name in enumerate(names_of(self._whole)) if wants(name)}
-            with self._making_sense():
+            with self._arrays.making_sense():
                 skeleton = pruned(skeleton, numbers.__contains__, wants)
-            tensors = {self._tensor(number) for number in numbers}
-        await self._check_lengths(tensors)
-        await self._read({}, tensors)
-        with uncollected(), self._making_sense():
-            return unflatten(skeleton, self._array)
+            tensors = {self._arrays.tensor(number) for number in numbers}
+        await self._arrays.check_lengths(tensors)
+        await self._arrays.read({}, tensors)
+        with uncollected(), self._arrays.making_sense():
+            return unflatten(skeleton, self._arrays.array)
 
     async def into(self, state: Any, rename: Callable[[str], str], report: LoadReport, strictly: str | None) -> Any:
         """Fill the arrays of this state. Gives the checkpoint's tree, with these arrays in it.
@@ -106,12 +89,12 @@ class StateLoader:
         """New arrays, each of the package and on the device of its template, in the checkpoint's tree."""
         found = flatten(template, template=True, told="this is no template").leaves
         pairs, new = self._pairs(found, rename, report, strictly)
-        self._check_expanded(number for number, _ in pairs)
+        self._arrays.check_expanded(number for number, _ in pairs)
         given: dict[int, Any] = {}
         same: dict[Any, int] = {}
         to_fill, to_make = [], []
         for number, leaf in pairs:
-            first = number if self._is_view(number) else same.setdefault(self._alike(number, leaf), number)
+            first = number if self._arrays.is_view(number) else same.setdefault(self._alike(number, leaf), number)
             if first != number:  # tied again, as they were
                 continue
             given[number] = leaf.framework.empty_like(leaf.value)
@@ -121,7 +104,7 @@ class StateLoader:
                 to_fill.append((number, _leaf(leaf.name, given[number])))
         await self._fill(to_fill, [*(number for number, _ in to_make), *new])
         for number, leaf in to_make:
-            given[number] = leaf.framework.make_like(leaf.value, self._dense(number))
+            given[number] = leaf.framework.make_like(leaf.value, self._arrays.dense(number))
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
@@ -129,7 +112,7 @@ class StateLoader:
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
         where, layout = getattr(leaf.value, "device", None), getattr(leaf.value, "placements", None)
-        return self._tensor(number), type(leaf.value), str(where), str(layout)
+        return self._arrays.tensor(number), type(leaf.value), str(where), str(layout)
 
     def _pairs(
         self, found: Iterable[Leaf], rename: Callable[[str], str], report: LoadReport, strictly: str | None
@@ -146,22 +129,22 @@ class StateLoader:
         """The checkpoint's, with these arrays and values."""
         placed = {**given, **dict.fromkeys(new, NOT_INSTEAD)}
         skeleton = self._whole.skeleton
-        with uncollected(), self._making_sense():
+        with uncollected(), self._arrays.making_sense():
             if len(placed) < len(self._whole.leaves):
                 skeleton = pruned(skeleton, placed.__contains__, lambda name: True)
-            return unflatten(skeleton, self._array, lambda number, _: placed[number])
+            return unflatten(skeleton, self._arrays.array, lambda number, _: placed[number])
 
     def outline(self, rename: Callable[[str], str], report: LoadReport) -> Outline:
         """What there is, before any of it is read."""
         names, arrays = names_of(self._whole), {}
 
         def outlined(number: int, kind: str) -> ArraySpec:
-            found = ArraySpec(names[number], *self._described(number), self._tensor(number), kind)
+            found = ArraySpec(names[number], *self._arrays.described(number), self._arrays.tensor(number), kind)
             arrays[number] = found
             return found
 
-        with self._making_sense():
-            tree = unflatten(self._whole.skeleton, self._array, outlined)
+        with self._arrays.making_sense():
+            tree = unflatten(self._whole.skeleton, self._arrays.array, outlined)
         return Outline(tree, list(arrays.values()), rename, report, frozenset(self._whole.others))
 
     async def fill(self, targets: Mapping[str, Any], report: LoadReport, strictly: str | None) -> Any:
@@ -176,8 +159,10 @@ class StateLoader:
         await self._fill(pairs, new)
         given = {number: leaf.value for number, leaf in pairs}
         made = dict.fromkeys(new, NOT_INSTEAD)
-        with self._making_sense():
-            return unflatten(self._whole.skeleton, self._array, lambda number, _: made.get(number, given.get(number)))
+        with self._arrays.making_sense():
+            return unflatten(
+                self._whole.skeleton, self._arrays.array, lambda number, _: made.get(number, given.get(number))
+            )
 
     async def _fill(self, targets: Sequence[tuple[int, Leaf]], new: Sequence[int] = ()) -> None:
         """Into the arrays' own memory where that can be, to devices where they are there, and through memory of our own
@@ -186,18 +171,20 @@ class StateLoader:
             scattered, others = self._scattered(targets)
         blocks: dict[int, Block] = {}
         on_devices: dict[int, OnDevice] = {}
-        await self._check_lengths([*(self._tensor(number) for number, _ in targets), *map(self._tensor, new)])
+        await self._arrays.check_lengths(
+            [*(self._arrays.tensor(number) for number, _ in targets), *map(self._arrays.tensor, new)]
+        )
         later: list[tuple[int, Leaf]] = []
-        spread = _Spread(self._whole)
+        pieces = _Pieces(self._whole)
         for number, leaf in others:
-            tensor = self._tensor(number)
+            tensor = self._arrays.tensor(number)
             if leaf.described.shards is not None:
-                if self._is_view(number):
+                if self._arrays.is_view(number):
                     later.append((number, leaf))
                 else:
-                    spread.add(tensor, leaf.framework, leaf.described.shards)
+                    pieces.add(tensor, leaf.framework, leaf.described.shards)
                 continue
-            taken = self._is_view(number) or tensor in blocks or tensor in on_devices
+            taken = self._arrays.is_view(number) or tensor in blocks or tensor in on_devices
             own = None if taken else leaf.framework.memory(leaf.value)
             is_whole = own is None and not taken and tensor not in self._whole.boxes
             there = leaf.framework.device_bytes(leaf.value) if is_whole else None
@@ -208,21 +195,21 @@ class StateLoader:
             else:
                 later.append((number, leaf))
         _check_changeable(leaf for _, leaf in later)
-        self._check_expanded(number for number, _ in later)
-        needed = {self._tensor(number) for number in (*(number for number, _ in later), *new)}
+        self._arrays.check_expanded(number for number, _ in later)
+        needed = {self._arrays.tensor(number) for number in (*(number for number, _ in later), *new)}
         try:
-            await self._read(blocks, needed - blocks.keys(), [*scattered, *spread.wishes])
-            await to_devices(self._reader, self._whole.tensors, on_devices)
+            await self._arrays.read(blocks, needed - blocks.keys(), [*scattered, *pieces.wishes])
+            await to_devices(self._arrays.reader, self._whole.tensors, on_devices)
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
-        spread.finish()
+        pieces.finish()
         for number, leaf in later:
             if leaf.described.shards is None:
-                leaf.framework.copy_in(leaf.value, self._dense(number))
+                leaf.framework.copy_in(leaf.value, self._arrays.dense(number))
                 continue
             for piece in leaf.described.shards.pieces:
                 box = Box(piece.at, tuple(piece.value.shape))
-                found = self._elements(number)[box.within(Box.whole(box.shape))]
+                found = self._arrays.elements(number)[box.within(Box.whole(box.shape))]
                 leaf.framework.copy_in(piece.value, np.ascontiguousarray(found).reshape(-1))
 
     def _scattered(self, targets: Sequence[tuple[int, Leaf]]) -> tuple[list[Scattered], list[tuple[int, Leaf]]]:
@@ -249,32 +236,19 @@ class StateLoader:
             near = get_close_matches(name, names, 3)
             raise NotFound(f"the checkpoint has no tensor {name!r}" + (f"; there is {', '.join(near)}" if near else ""))
         number = names.index(name)
-        dtype, shape = self._described(number)
+        dtype, shape = self._arrays.described(number)
         box = box_of(shape, index)
-        await self._check_lengths([self._tensor(number)])
-        if self._is_view(number):
-            found = (await self._all(number))[with_bytes(index)]
+        await self._arrays.check_lengths([self._arrays.tensor(number)])
+        if self._arrays.is_view(number):
+            found = (await self._arrays.all(number))[with_bytes(index)]
         else:
-            found = (await self._some(number, box))[with_bytes(inside(shape, index))]
-        check_expanded(name, found.nbytes, self._stored_bytes(number))
+            found = (await self._arrays.some(number, box))[with_bytes(inside(shape, index))]
+        check_expanded(name, found.nbytes, self._arrays.stored_bytes(number))
         part = np.ascontiguousarray(found)
-        with self._making_sense():
+        with self._arrays.making_sense():
             kind = array_kinds(self._whole.skeleton)[number]
             package = framework_named("numpy" if kind in VALUES else kind)
             return package.make(dtype, part.shape[:-1], part.reshape(-1))
-
-    async def _all(self, number: int) -> Block:
-        """An array's elements, as their bytes in one more dimension."""
-        await self._read({}, {self._tensor(number)})
-        return self._elements(number)
-
-    async def _some(self, number: int, box: Box) -> Block:
-        """The same of a box alone: the rest is not read."""
-        number = self._tensor(number)
-        tensor = self._whole.tensors[number]
-        memory = memory_for(tensor.dtype, box)
-        await self._reader.read(wishes_for(tensor, self._whole.boxes.get(number), box, memory))
-        return memory.reshape((*box.shape, dtype_of(tensor.dtype).bytes))
 
     def _fitting(self, names: list[str], found: list[Leaf], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Which array of the checkpoint goes where; what does not fit is reported."""
@@ -295,14 +269,14 @@ class StateLoader:
 
     def _values(self) -> set[int]:
         """What is stored as an array, and is none."""
-        with self._making_sense():
+        with self._arrays.making_sense():
             return value_numbers(self._whole.skeleton)
 
     def _sound(self, pairs: Sequence[tuple[int, Leaf]], report: LoadReport) -> list[tuple[int, Leaf]]:
         """Those of the same type and shape; and of several that are one array here, those that are one there."""
         found = []
         for number, leaf in pairs:
-            described, stored = leaf.described, self._described(number)
+            described, stored = leaf.described, self._arrays.described(number)
             if (described.dtype, described.shape) == stored:
                 found.append((number, leaf))
                 continue
@@ -331,12 +305,12 @@ class StateLoader:
         """Those that can all be filled: what is shared here, and stored apart, is read and compared before."""
         if not self._doubtful:
             return pairs
-        self._check_expanded(number for number, _ in self._doubtful)
-        tensors = {self._tensor(number) for number, _ in self._doubtful}
-        await self._check_lengths(tensors)
-        await self._read({}, tensors)
+        self._arrays.check_expanded(number for number, _ in self._doubtful)
+        tensors = {self._arrays.tensor(number) for number, _ in self._doubtful}
+        await self._arrays.check_lengths(tensors)
+        await self._arrays.read({}, tensors)
         targets = [self._target(*pair) for pair in self._doubtful]
-        told = agree(targets, [self._elements(number) for number, _ in self._doubtful])
+        told = agree(targets, [self._arrays.elements(number) for number, _ in self._doubtful])
         refused = {number for (number, _), fits in zip(self._doubtful, told, strict=True) if not fits}
         report.mismatched += [
             f"{leaf.name} (shares memory with another array here, which has other values for it in the checkpoint)"
@@ -348,132 +322,15 @@ class StateLoader:
 
     def _target(self, number: int, leaf: Leaf) -> Target:
         there = self._whole.leaves[number]
-        dtype, shape = self._described(number)
+        dtype, shape = self._arrays.described(number)
         if isinstance(there, manifest.Tied) and there.offset is not None:
             return Target(leaf, there.tensor, Layout(dtype, shape, there.offset, there.strides))
-        return Target(leaf, self._tensor(number), Layout(dtype, shape, 0, dense_strides(shape, dtype_of(dtype).bytes)))
-
-    # -- arrays ------------------------------------------------------------------------------------------------------
-
-    def _tensor(self, number: int) -> int:
-        leaf = self._whole.leaves[number]
-        return leaf.tensor if isinstance(leaf, manifest.Tied) else leaf
-
-    def _is_view(self, number: int) -> bool:
-        leaf = self._whole.leaves[number]
-        return isinstance(leaf, manifest.Tied) and leaf.offset is not None
-
-    def _described(self, number: int) -> tuple[str, tuple[int, ...]]:
-        leaf = self._whole.leaves[number]
-        if isinstance(leaf, manifest.Tied):
-            if leaf.offset is not None:
-                return leaf.dtype, leaf.shape
-            leaf = leaf.tensor
-        tensor = self._whole.tensors[leaf]
-        return tensor.dtype, tensor.shape
-
-    def _stored_bytes(self, number: int) -> int:
-        return size_of(self._whole.tensors[self._tensor(number)])
-
-    def _check_expanded(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            leaf = self._whole.leaves[number]
-            if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
-                check_expanded(leaf.name, size_of(leaf), self._stored_bytes(number))
-
-    def _array(self, number: int, package: str) -> Any:
-        leaf, made = self._whole.leaves[number], self._made[package]
-        if isinstance(leaf, manifest.Tied) and leaf.offset is not None:
-            if package not in WITH_VIEWS:
-                raise CheckpointDamaged(f"{self._where} says that {leaf.name!r} of {package} is a view, which has none")
-            return self._view(leaf, leaf.tensor, framework_named(package))
-        tensor = leaf.tensor if isinstance(leaf, manifest.Tied) else leaf
-        known = made.get(tensor)
-        if known is None:
-            made.update(self._make(tensor, framework_named(package)))
-            known = made[tensor]
-        return known
-
-    def _make(self, tensor: int, framework: Framework) -> Iterable[tuple[int, Any]]:
-        """An array; with it those that lie side by side with it, which are made soonest together."""
-        tensors, slab = self._whole.tensors, self._slabs.get(tensor)
-        if slab is not None:
-            numbers = slab.run.numbers
-            made = framework.carve(slab.run.dtype, [tensors[number].shape for number in numbers], slab.memory)
-            if made is not None:
-                return zip(numbers, made, strict=True)
-        told = tensors[tensor]
-        return [(tensor, framework.make(told.dtype, told.shape, self._block(tensor)))]
-
-    def _block(self, tensor: int) -> Block:
-        """The bytes of a tensor that has been read."""
-        slab = self._slabs.get(tensor)
-        if slab is None:
-            return self._blocks[tensor]
-        chunk = self._whole.tensors[tensor].chunks[0]
-        at = chunk.at - slab.run.start
-        return slab.memory[at : at + chunk.size]
-
-    def _view(self, leaf: manifest.Tied, tensor: int, framework: Framework) -> Any:
-        assert leaf.offset is not None
-        return framework.view(Layout(leaf.dtype, leaf.shape, leaf.offset, leaf.strides), self._block(tensor))
-
-    def _dense(self, number: int) -> Block:
-        """The elements of one array, in order and without gaps."""
-        return np.ascontiguousarray(self._elements(number)).reshape(-1)
-
-    def _elements(self, number: int) -> Block:
-        """As they lie: a view may have far more than there are bytes for."""
-        leaf, block = self._whole.leaves[number], self._block(self._tensor(number))
-        dtype, shape = self._described(number)
-        item = dtype_of(dtype).bytes
-        if not (isinstance(leaf, manifest.Tied) and leaf.offset is not None):
-            return block.reshape((*shape, item))
-        return np.ndarray((*shape, item), np.uint8, buffer=block, offset=leaf.offset, strides=(*leaf.strides, 1))
-
-    async def _check_lengths(self, tensors: Iterable[int]) -> None:
-        """Of the files that hold these."""
-        own, boxes = self._whole.tensors, self._whole.boxes
-        files = {chunk.file for number in tensors for chunk in own[number].chunks}
-        files |= {
-            chunk.file for number in boxes.keys() & set(tensors) for each in boxes[number] for chunk in each.chunks
-        }
-        await check_lengths(self._store, [self._whole.files[number] for number in sorted(files)])
-
-    @contextmanager
-    def _making_sense(self) -> Iterator[None]:
-        """Putting a state together needs nothing but the manifest: what goes wrong here was never a state."""
-        try:
-            yield
-        except NONSENSE as error:
-            if isinstance(error, StrataError):
-                raise
-            raise CheckpointDamaged(
-                f"{self._where} describes no state that was ever saved ({type(error).__name__}: {error})"
-            ) from error
-
-    async def _read(self, blocks: dict[int, Block], new: Iterable[int], others: Iterable[AnyWish] = ()) -> None:
-        """Tensors into this memory, and those that are new into memory that is made for them."""
-        tensors, memory = self._whole.tensors, Memory()
-        with uncollected():
-            runs, alone = runs_of(tensors, new)
-            self._blocks = blocks | {number: memory.take(tensors[number]) for number in alone}
-            wishes: list[AnyWish] = [*others]
-            for number, block in self._blocks.items():
-                boxes = self._whole.boxes.get(number)
-                if boxes is not None:
-                    wishes += wishes_for(tensors[number], boxes, Box.whole(tensors[number].shape), block)
-                    continue
-                wishes += [Wish(chunk, tensors[number].name, target) for chunk, target in cut(tensors[number], block)]
-            self._slabs = {}
-            for run in runs:
-                slab = Slab(run, memory.take_run(run))
-                wishes.append(Neighbours([tensors[number] for number in run.numbers], slab.memory))
-                self._slabs.update(dict.fromkeys(run.numbers, slab))
-        await self._reader.read(wishes)
+        return Target(
+            leaf, self._arrays.tensor(number), Layout(dtype, shape, 0, dense_strides(shape, dtype_of(dtype).bytes))
+        )
 
 
-class _Spread:
+class _Pieces:
     """Arrays that many ranks hold together, to be filled: their pieces that are here, each a box of its tensor."""
 
     def __init__(self, whole: Whole) -> None:

@@ -276,8 +276,10 @@ class CheckpointManager(CheckpointReader):
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
     rank, world_size: of this process in its job, if each of its ranks saves a part; then all of them must save, the
-    same steps in the same order. run_id: a name that is the same on all ranks and new at each start, which launchers
-    give: see `words`.
+    same steps in the same order. run_id: the name of this start of all ranks, which keeps what they say to each other
+    apart from what was said in any other: the same on all ranks, and new at each start. By default STRATA_RUN_ID; else
+    one that rank 0 makes up and sends to the others, if torch.distributed is initialized (so make the manager on all
+    ranks); else that of Slurm's job step. With none of these, and several ranks, InvalidInput.
     """
 
     def __init__(
