@@ -268,16 +268,17 @@ class Checkpoints:
     async def pinned(self) -> set[str]:
         return {path.removeprefix(f"{PINS}/") async for path in self.store.paths(PINS)}
 
-    async def retain(self, rule: Retention) -> None:
-        """Delete what is beyond the rule."""
+    async def retain(self, rule: Retention) -> list[tuple[Folder, Metadata]]:
+        """Delete what is beyond the rule; gives what that was."""
         if rule == KEEP_ALL:
-            return
+            return []
         survey = await self.survey()
         beyond = doomed(survey.sound, set(survey.line.values()), await self.pinned(), rule)
         if beyond:
             await self.check()
             await self.delete(beyond)
             logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
+        return [each for each in survey.sound if each[0] in beyond]
 
     async def delete(self, folders: Iterable[Folder]) -> None:
         """Their manifests, then whatever nobody else needs."""

@@ -18,23 +18,23 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from strata import background
+from strata.checkpoint.agreement import REPLACED, Agreement, Done, Outcome, Word
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
-from strata.checkpoint.lineage import check_term
-from strata.checkpoint.manifest import Part, PartRef
+from strata.checkpoint.lineage import Term, check_term
+from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.replicas import copies_of, differing
 from strata.checkpoint.saver import Saver, _Save, whole_number
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
-from strata.checkpoint.store import Store, folder_named
+from strata.checkpoint.store import Folder, Store, folder_named
 from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import whole_of
-from strata.checkpoint.words import Done, Outcome, Word, Words
 from strata.errors import (
     CheckpointDamaged,
     ObjectNotFound,
@@ -62,15 +62,17 @@ class _NotHeard(Exception):
 class CrewSaver(Saver):
     """Saves one rank's part of a job's states."""
 
-    def __init__(self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena, words: Words) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena, agreement: Agreement
+    ) -> None:
         super().__init__(checkpoints, config, arena)
-        self._words = words
-        self._planner.crew = Crew(words.rank, words.size, Everything())
+        self._agreement = agreement
+        self._planner.crew = Crew(agreement.rank, agreement.size, Everything())
         self._names: list[str] = []
         self._copies: dict[str, dict[str, list[str]]] = {}
         """Of each save under way: what is to be compared between ranks; see `replicas`."""
         self._told: list[str] | None = None
-        self._is_heard = words.rank == 0
+        self._is_heard = agreement.rank == 0
         self._is_compared = False
         """Whether that is done: until then each save tries, since the first may fail."""
         self._calls: Counter[int] = Counter()
@@ -81,7 +83,7 @@ class CrewSaver(Saver):
 
     @property
     def _leads(self) -> bool:
-        return self._words.rank == 0
+        return self._agreement.rank == 0
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class CrewSaver(Saver):
 
     def _prepared(self, handle: SaveHandle, state: object) -> Prepared:
         if not self._is_heard:
-            names = self._ask(handle, self._words.names(), "hearing which arrays rank 0 has")
+            names = self._ask(handle, self._agreement.names(handle.name), "hearing which arrays rank 0 has")
             self._planner.crew = self._planner.crew._replace(led=frozenset(names))
             self._is_heard = True
         prepared = super()._prepared(handle, state)
@@ -138,13 +140,14 @@ class CrewSaver(Saver):
             if not mine:
                 self._said.append(handle.name)
                 word = Word(handle.step, handle.skipped, term=self._term)
-                background.run(self._say(f"that step {handle.step} is skipped", self._words.tell(handle.name, word)))
+                telling = self._agreement.tell(handle.name, word)
+                background.run(self._say(f"that step {handle.step} is skipped", telling))
             return mine
         running = self._running
         if running is None or running.handle.done():
             return True
         if self._config.when_busy == "skip" and hurried:
-            word = self._ask(handle, self._words.word(handle.name), "hearing whether rank 0 skips this save")
+            word = self._ask(handle, self._agreement.word(handle.name), "hearing whether rank 0 skips this save")
             if word.skipped:
                 handle.skip(word.skipped)
                 self.telling.skipped(handle.report, handle.skipped)
@@ -179,21 +182,21 @@ class CrewSaver(Saver):
         """To whoever waits for this rank."""
         self._is_heard = self._leads  # rank 0 may have other arrays by now
         self._copies.pop(name, None)
-        await self._say(f"that step {step} failed", self._words_of_failure(name, step, error))
+        await self._say(f"that step {step} failed", self._say_failed(name, step, error))
 
-    async def _words_of_failure(self, name: str, step: int, error: BaseException) -> None:
+    async def _say_failed(self, name: str, step: int, error: BaseException) -> None:
         replaced = isinstance(error, asyncio.CancelledError)
-        why = "a later save took its place" if replaced else str(error) or type(error).__name__
+        why = REPLACED if replaced else str(error) or type(error).__name__
         if self._leads:
             certain = self._deciding != name or is_refusal(error)
             if self._told is None:  # who waits to hear them hears the rest, too
-                await self._words.tell_names(self._names, 0 if self._term is None else self._term.term)
+                await self._agreement.tell_names(self._names, self._term)
             if name not in self._said:
                 self._said.append(name)
-            await self._words.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
-            await self._words.over(name, Outcome(why, certain, replaced))
+            await self._agreement.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
+            await self._agreement.over(name, Outcome(why, certain, replaced))
         elif not isinstance(error, RankFailed | SaveReplaced):
-            await self._words.failed(name, why)
+            await self._agreement.failed(name, why)
 
     async def _say(self, what: str, words: Coroutine[Any, Any, None]) -> None:
         """To other ranks. That it cannot be said changes nothing: they will not wait for ever."""
@@ -202,6 +205,13 @@ class CrewSaver(Saver):
         except StrataError as silence:
             logger.warning("%s could not be told to other ranks: %s", what, silence)
 
+    async def _new_term(self, step: int) -> Term:
+        await self._agreement.settle()
+        return await super()._new_term(step)
+
+    async def _goes_on_from(self, base: Folder | None) -> None:
+        await self._agreement.go_on_from(None if base is None else (base, await self._checkpoints.metadata(base)))
+
     async def _attempt(self, save: _Save) -> Attempt:
         if not self._leads:
             return await self._heard(save)
@@ -209,18 +219,18 @@ class CrewSaver(Saver):
         attempt = await super()._attempt(save)
         if is_first:
             with suppress(StorageError):  # the next run's first save does it
-                await self._words.forget_others(attempt.term.term)
+                await self._agreement.forget_others(attempt.term.term)
         if self._names != self._told:
-            await self._words.tell_names(self._names, attempt.term.term)
+            await self._agreement.tell_names(self._names, attempt.term)
             self._told = self._names
         word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)
         self._said.append(save.handle.name)
-        await self._words.tell(save.handle.name, word)
+        await self._agreement.tell(save.handle.name, word, attempt.epoch)
         return attempt
 
     async def _heard(self, save: _Save) -> Attempt:
         """Where rank 0 says that it goes."""
-        step, word = save.handle.step, await self._words.word(save.handle.name)
+        step, word = save.handle.step, await self._agreement.word(save.handle.name)
         if word.skipped:
             raise SaveSkipped(word.skipped)
         if word.failed:
@@ -228,7 +238,7 @@ class CrewSaver(Saver):
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None:
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
-        return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._words.rank)
+        return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._agreement.rank)
 
     async def _commit(self, store: Store, attempt: Attempt, save: _Save, part: Part, reference: PartRef) -> None:
         if self._leads:
@@ -239,11 +249,12 @@ class CrewSaver(Saver):
                     await give_back(store, attempt, [attempt.bytes_path])
                 raise
             self._deciding = save.handle.name
-            await commit(store, attempt, found, [reference, *others], self._words.size)
+            await self._agreement.decide(save.handle.name, reference, attempt.metrics)
+            await commit(store, attempt, found, [reference, *others], self._agreement.size)
             await self._tell_of_commit(save)
             return
         copies = self._copies.pop(save.handle.name, None)
-        await self._words.done(save.handle.name, reference, copies or {})
+        await self._agreement.done(save.handle.name, reference, copies or {})
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)
@@ -252,7 +263,7 @@ class CrewSaver(Saver):
             except ObjectNotFound:
                 return False
 
-        outcome = await self._words.outcome(save.handle.name, is_committed)
+        outcome = await self._agreement.outcome(save.handle.name, is_committed)
         if outcome.failed:
             if outcome.certain:
                 with suppress(StrataError):
@@ -264,7 +275,8 @@ class CrewSaver(Saver):
         self, store: Store, attempt: Attempt, save: _Save, own: Part
     ) -> tuple[list[Part], list[PartRef]]:
         """The parts of all ranks, which are all of the state, and where those of others are."""
-        told = await self._words.parts(save.handle.name, attempt.name)
+        compare = save.handle.name in self._copies
+        told = await self._agreement.parts(save.handle.name, attempt.name, compare=compare)
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
         whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
@@ -275,10 +287,10 @@ class CrewSaver(Saver):
 
     async def _tell_of_commit(self, save: _Save) -> None:
         """The checkpoint says it itself: that the words cannot be said, or taken back, is no failure."""
-        await self._say(f"that step {save.handle.step} is committed", self._words_of_commit(save.handle.name))
+        await self._say(f"that step {save.handle.step} is committed", self._say_committed(save.handle.name))
 
-    async def _words_of_commit(self, name: str) -> None:
-        await self._words.over(name, Outcome())
+    async def _say_committed(self, name: str) -> None:
+        await self._agreement.over(name, Outcome())
         await self._forget_before(name)
 
     async def _forget_before(self, name: str) -> None:
@@ -286,7 +298,7 @@ class CrewSaver(Saver):
         place = self._said.index(name)
         gone, self._said = self._said[:place], self._said[place:]
         for each in gone:
-            await self._words.forget(each)
+            await self._agreement.forget(each)
 
     def _compare(self, save: _Save, own: Part, copies: Mapping[str, list[str]], told: Mapping[int, Done]) -> None:
         """What other ranks say of their copies with what rank 0 stores, and with its own copies: those of this save,
@@ -320,6 +332,11 @@ class CrewSaver(Saver):
         """Rank 0 deletes, for all."""
         if self._leads:
             await super()._retain()
+
+    async def _let_go(self) -> list[tuple[Folder, Metadata]]:
+        gone = await super()._let_go()
+        await self._agreement.removed(gone)
+        return gone
 
 
 def _given_up(step: int, told: Word | Outcome) -> StrataError:

@@ -55,7 +55,7 @@ class Lineage(msgspec.Struct, frozen=True):
     def knows(self, term: int, attempt: str) -> bool:
         """Whether the very run that saved this is in here: of two that did not see each other, both may be of one
         number."""
-        return any(each.term == term and _is_of(each, attempt) for each in self.terms)
+        return any(each.term == term and is_of(each, attempt) for each in self.terms)
 
     def line(self, checkpoints: Iterable[tuple[T, Metadata]]) -> dict[int, T]:
         """Those on the line, by step; of a step that was saved twice, the later one."""
@@ -87,14 +87,15 @@ def writer_name() -> str:
 
 def attempt_name(term: Term) -> str:
     """For a save in this term. It says whose it is, and no two are the same."""
-    return f"{_stem(term)}{secrets.token_hex(2)}"
+    return f"{stem_of(term)}{secrets.token_hex(2)}"
 
 
-def _is_of(term: Term, attempt: str) -> bool:
-    return attempt.startswith(_stem(term))
+def is_of(term: Term, attempt: str) -> bool:
+    return attempt.startswith(stem_of(term))
 
 
-def _stem(term: Term) -> str:
+def stem_of(term: Term) -> str:
+    """How the names of all its attempts begin."""
     return f"{term.term}-{term.writer.rpartition(':')[2]}"
 
 

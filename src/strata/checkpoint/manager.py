@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,9 +33,13 @@ from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.checkpoint.words import Words, common_run
+from strata.config import Config
 from strata.core.ids import check_int
-from strata.errors import InvalidInput, Refused
+from strata.errors import CheckpointDamaged, InvalidInput, Refused
 from strata.storage import StorageBackend, open_storage
+
+if TYPE_CHECKING:  # needs gRPC
+    from strata.checkpoint.joining import Seat
 
 T = TypeVar("T")
 LATEST_TRIES = 5
@@ -137,7 +141,7 @@ class CheckpointReader:
 
     async def _open(self, load: Load, timeout: float | None) -> Opened:
         load.check()
-        work = self._at(load.step, self._checkpoints.open)
+        work = self._going_on_at(load.step, self._checkpoints.open)
         return await watched(work, f"loading {self._named(load.step)}", timeout)
 
     async def _at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
@@ -148,6 +152,10 @@ class CheckpointReader:
                 return await use(await self._checkpoints.find(step))
         return await use(await self._checkpoints.find(step))
 
+    async def _going_on_at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
+        """The same for a state that is gone on from: others may have a say in which it is."""
+        return await self._at(step, use)
+
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
         return await watched(opened.read(plan, load.strict), f"loading {self._named(load.step)}", timeout)
 
@@ -157,7 +165,7 @@ class CheckpointReader:
 
     async def _load(self, load: Load, timeout: float | None) -> Any:
         load.check()
-        work = self._at(load.step, lambda folder: self._loaded_from(folder, load))
+        work = self._going_on_at(load.step, lambda folder: self._loaded_from(folder, load))
         folder, state = await watched(work, f"loading {self._named(load.step)}", timeout)
         if load.keys is None:  # who takes a part of it does not go on from there
             self._loaded(folder.step)
@@ -275,6 +283,7 @@ class CheckpointManager(CheckpointReader):
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
+    coordinator_url: where the coordinator of the job is; COORDINATOR_URL if nothing is said, and none for "".
     rank, world_size: of this process in its job, if each of its ranks saves a part; then all of them must save, the
     same steps in the same order. run_id: the name of this start of all ranks, which keeps what they say to each other
     apart from what was said in any other: the same on all ranks, and new at each start. By default STRATA_RUN_ID; else
@@ -292,11 +301,14 @@ class CheckpointManager(CheckpointReader):
         job_id: str | None = None,
         incremental: bool | None = None,
         local: Where | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         run_id: str | None = None,
+        coordinator_url: str | None = None,
     ) -> None:
-        _check_rank(rank, world_size)
+        settings = Config({"coordinator_url": coordinator_url or None}, os.environ)
+        is_coordinated = coordinator_url != "" and bool(settings["coordinator_url"])
+        rank, world_size = _place_in_world(rank, world_size, settings if is_coordinated else None)
         super().__init__(path, backend, job_id=job_id, local=local)
         self._checkpoints.rank = rank
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
@@ -304,18 +316,40 @@ class CheckpointManager(CheckpointReader):
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
+        self._seat = self._taken_seat(settings, rank, world_size) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
+
+    def _taken_seat(self, settings: Config, rank: int, world_size: int) -> "Seat":
+        if self._tiers:
+            raise InvalidInput(
+                'a job with a coordinator has no local tier yet: leave out `local`, or coordinator_url=""'
+            )
+        from strata.checkpoint.joining import Seat
+
+        return Seat(self._checkpoints, settings, rank, world_size, self.config.ranks_seconds)
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
         if self._tiers and world_size > 1:
             raise InvalidInput("a job of several ranks has no local tier yet: leave out `local`")
         if self._tiers:
             return TieredSaver(self._tiers, self.config, arena)
+        if self._seat is not None:
+            return CrewSaver(self._checkpoints, self.config, arena, self._seat.council)
         if world_size == 1:
             return Saver(self._checkpoints, self.config, arena)
         run = common_run(run_id, rank)
         words = Words(self._checkpoints.store, run, rank, world_size, self.config.ranks_seconds)
         return CrewSaver(self._checkpoints, self.config, arena, words)
+
+    async def _going_on_at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
+        point = await self._seat.point() if self._seat is not None and step is None else None
+        if self._seat is None or point is None:
+            return await self._at(step, use)
+        try:
+            return await use(point)
+        except CheckpointDamaged as error:
+            await self._seat.report_damage(error)
+            raise
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
         """Returns when the checkpoint is committed."""
@@ -394,6 +428,8 @@ class CheckpointManager(CheckpointReader):
         try:
             self._saver.close()
         finally:
+            if self._seat is not None:
+                self._seat.give_up()
             super().close()
 
     def _loaded(self, step: int) -> None:
@@ -404,11 +440,18 @@ class CheckpointManager(CheckpointReader):
         return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
 
 
-def _check_rank(rank: int, world_size: int) -> None:
+def _place_in_world(rank: int | None, world_size: int | None, settings: Config | None) -> tuple[int, int]:
+    """As it was said; else, in a job with a coordinator, as the launcher says; else alone."""
+    if rank is None and settings is not None:
+        rank = settings["rank"]
+    if world_size is None and settings is not None:
+        world_size = settings["world_size"]
+    rank, world_size = rank or 0, 1 if world_size is None else world_size
     check_int(rank, "rank")
     check_int(world_size, "world_size", least=1)
     if rank >= world_size:
         raise InvalidInput(f"rank {rank} does not exist in a world of {world_size}")
+    return rank, world_size
 
 
 def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:

@@ -25,7 +25,7 @@ from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
-from strata.checkpoint.manifest import Part, PartRef
+from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
 from strata.checkpoint.references import Base
@@ -377,6 +377,7 @@ class Saver:
         base = self._returned
         if base is None:
             base = max((known for known in survey.line if known < step), default=-1)
+        await self._goes_on_from(survey.line.get(base))
         known = [metadata for _, metadata in survey.sound]
         oldest = min((metadata.term for metadata in known), default=0)
         term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known, after=self._term)
@@ -386,6 +387,9 @@ class Saver:
             await self._sweep()
         self._returned, self._newest = None, base
         return term
+
+    async def _goes_on_from(self, base: Folder | None) -> None:
+        """For whoever must agree with others."""
 
     def _tell_of_return(self, base: int, line: Iterable[int]) -> None:
         behind = sorted(known for known in line if known > base)
@@ -402,9 +406,12 @@ class Saver:
         """A failure here fails no save: what is not deleted now is deleted after the next one."""
         try:
             what = f"deleting what retention does not keep in {self._checkpoints.where}"
-            await watched(self._checkpoints.retain(self._config.retention), what, self._config.stuck_seconds)
+            await watched(self._let_go(), what, self._config.stuck_seconds)
         except Exception:
             logger.exception("checkpoints beyond what retention keeps could not be deleted")
+
+    async def _let_go(self) -> list[tuple[Folder, Metadata]]:
+        return await self._checkpoints.retain(self._config.retention)
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -209,6 +209,10 @@ async def commit(
                 others.append(attempt.bytes_path)
             await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
     except ObjectExists:
+        store.forget(attempt.folder)
+        there = await store.metadata(attempt.folder)
+        if there.attempt == attempt.name:  # another rank was asked to put it, too
+            return there
         raise Conflict(
             f"step {attempt.folder.step} is committed already in {store.storage.url}/{store.root}: "
             "another process saves under the same job_id"

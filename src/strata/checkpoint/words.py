@@ -21,9 +21,10 @@ from typing import TypeVar
 
 import msgspec
 
+from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
-from strata.checkpoint.manifest import UNREADABLE, PartRef
-from strata.checkpoint.store import Store
+from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
+from strata.checkpoint.store import Folder, Store
 from strata.core.ids import check_id
 from strata.errors import InvalidInput, ObjectNotFound, RankFailed
 from strata.storage import ObjectInfo
@@ -37,44 +38,11 @@ OVER_SECONDS = 86_400.0
 """A run of which for so long nobody could tell whether it ever began is over."""
 
 
-class Word(msgspec.Struct, frozen=True):
-    """What the first rank says of a save."""
-
-    step: int
-    skipped: str = ""
-    """Why it is not made."""
-    failed: str = ""
-    """Why it is not made any more."""
-    replaced: bool = False
-    """Whether that is since another has taken its place."""
-    folder: str = ""
-    attempt: str = ""
-    term: Term | None = None
-
-
 class Names(msgspec.Struct, frozen=True):
     """The arrays of the first rank, and its term."""
 
     names: list[str]
     term: int
-
-
-class Done(msgspec.Struct, frozen=True):
-    """What a rank says of its part, and on which machine it is."""
-
-    node: str
-    part: PartRef | None = None
-    failed: str = ""
-    copies: dict[str, list[str]] = {}
-    """At the first save: the digests of what rank 0 stores for it; see `replicas`."""
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of a save. `certain`: what failed was not committed, and never will be."""
-
-    failed: str = ""
-    certain: bool = True
-    replaced: bool = False
 
 
 class Words:
@@ -90,11 +58,23 @@ class Words:
 
     # -- said --------------------------------------------------------------------------------------------------------
 
-    async def tell_names(self, names: list[str], term: int) -> None:
-        await self._put("names", Names(names, term))
+    async def settle(self) -> None:
+        """What rank 0 has not committed is not decided."""
 
-    async def tell(self, save: str, word: Word) -> None:
+    async def go_on_from(self, base: tuple[Folder, Metadata] | None) -> None:
+        """The lineage in the storage says it."""
+
+    async def tell_names(self, names: list[str], term: Term | None) -> None:
+        await self._put("names", Names(names, 0 if term is None else term.term))
+
+    async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         await self._put(save, word)
+
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
+        """Rank 0 alone commits."""
+
+    async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
+        """Nobody else keeps a list of them."""
 
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         await self._put(f"{save}-{self.rank}", Done(self._node, part, copies=copies))
@@ -133,7 +113,7 @@ class Words:
 
     # -- heard -------------------------------------------------------------------------------------------------------
 
-    async def names(self) -> list[str]:
+    async def names(self, save: str = "") -> list[str]:
         found = await self._hear("names", Names, "has not said which arrays it has")
         return found.names
 
@@ -148,9 +128,7 @@ class Words:
 
         return await self._until(look, lambda: self._silence("has not said what became of the save"))
 
-    async def parts(self, save: str, attempt: str) -> dict[int, Done]:
-        """What all others say of this attempt. RankFailed, with the rank's own words, if one of them did not do its
-        part."""
+    async def parts(self, save: str, attempt: str, *, compare: bool = True) -> dict[int, Done]:
         found: dict[int, Done] = {}
 
         async def look() -> bool | None:
@@ -172,6 +150,11 @@ class Words:
 
         await self._until(look, missing)
         return {rank: found[rank] for rank in sorted(found)}
+
+    async def said(self, save: str) -> dict[int, Done]:
+        """What others have said so far."""
+        looks = await asyncio.gather(*(self._look(f"{save}-{rank}", Done) for rank in range(1, self.size)))
+        return {rank: done for rank, done in enumerate(looks, 1) if done is not None}
 
     # -- in the storage ----------------------------------------------------------------------------------------------
 

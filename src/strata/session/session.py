@@ -70,25 +70,23 @@ class Session:
         """What to do at a command of this kind. It may come again before it is done: then nothing is begun twice."""
         self._carry_out[kind] = carry_out
 
-    async def call(self, method: str, *, timeout_seconds: float = CALL_SECONDS, **fields: Any) -> Any:
-        """As this worker; raises what the coordinator raised, or RpcError if no answer came."""
+    async def call(self, method: str, *, within: float = CALL_SECONDS, **fields: Any) -> Any:
+        """As this worker; raises what the coordinator raised, or RpcError if no answer came within so many seconds."""
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(within):
                 registered = await self._present()
-                return await self._asked(method, registered, timeout_seconds, fields)
+                return await self._asked(method, registered, within, fields)
         except TimeoutError:
-            raise RpcError(
-                Status.UNAVAILABLE, f"the coordinator did not answer {method} within {timeout_seconds:g} s"
-            ) from None
+            raise RpcError(Status.UNAVAILABLE, f"the coordinator did not answer {method} within {within:g} s") from None
 
-    async def _asked(
-        self, method: str, registered: pb.RegisterResponse, timeout_seconds: float, fields: dict[str, Any]
-    ) -> Any:
-        request = request_for(method)(
-            job_id=self.who.job, worker_id=self.who.worker, incarnation=registered.incarnation, **fields
-        )
+    async def _asked(self, method: str, registered: pb.RegisterResponse, within: float, fields: dict[str, Any]) -> Any:
+        kind = request_for(method)
+        known = kind.DESCRIPTOR.fields_by_name
+        sender = {"worker_id": self.who.worker, "incarnation": registered.incarnation}
+        own = {name: value for name, value in sender.items() if name in known}
         try:
-            return await self._channel.call(remote(method), request, timeout_seconds=timeout_seconds)
+            request = kind(job_id=self.who.job, **own, **fields)
+            return await self._channel.call(remote(method), request, timeout_seconds=within)
         except RpcError as error:
             found = from_rpc(error)
             if isinstance(found, Fenced):
@@ -109,7 +107,7 @@ class Session:
         self._living.cancel()
         if self.registered is not None:
             try:
-                await self.call("Deregister", timeout_seconds=TRY_SECONDS, reason=reason)
+                await self.call("Deregister", within=TRY_SECONDS, reason=reason)
             except StrataError as error:
                 logger.info("the coordinator was not told that %s leaves: %s", self.who.worker, error)
         self._end(Expired(f"worker {self.who.worker!r} has left: {reason}"))

@@ -271,7 +271,7 @@ def test_copies_of_different_saves_are_not_compared(monkeypatch: pytest.MonkeyPa
 
     with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
         with monkeypatch.context() as failing:
-            failing.setattr(crew.managers[1]._saver._words, "outcome", deaf)  # type: ignore[attr-defined]
+            failing.setattr(crew.managers[1]._saver._agreement, "outcome", deaf)  # type: ignore[attr-defined]
             with pytest.raises(RankFailed, match="nothing was heard"):
                 crew.save([{"x": Replicated(np.full(10, 1))}] * 2, 1)
         crew.save([{"x": Replicated(np.full(10, 2))}] * 2, 2)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from safetensors.torch import load_file
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.manifest import decode_metadata, encode_metadata
 from strata.core.settings import Retention
 from strata.errors import (
     CheckpointDamaged,
@@ -593,7 +595,8 @@ def test_the_same_step_by_another_process_is_a_conflict(storage: StorageBackend)
 
         async def late(path: str, data: Any) -> None:
             if path.endswith("step_2/metadata.json"):
-                await original(path, data)
+                others = structs.replace(decode_metadata(bytes(data), path), attempt="1-another")
+                await original(path, encode_metadata(others))
             await original(path, data)
 
         storage.put_if_absent = late  # type: ignore[method-assign]

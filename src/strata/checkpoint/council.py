@@ -1,0 +1,386 @@
+"""How ranks of one job agree on a save through the coordinator.
+
+    rank 0       BeginCheckpoint, with the place          AwaitCheckpoint until all parts but its own are there,
+                                                          AckCheckpoint: decided; the commit; CommitCheckpoint
+    the others   AwaitCheckpoint until it is begun        AckCheckpoint, AwaitCheckpoint until it is over
+
+Rank 0 acknowledges last, once it has looked whether the parts are all of the state: so what is decided is sound, and
+whoever the coordinator asks may put the manifest, should rank 0 be gone. A place is the checkpoint's folder and the
+attempt's name. What is too long for the coordinator, the names of arrays and digests of copies, goes through the
+storage beside it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
+from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
+from strata.checkpoint.leftovers import is_refusal
+from strata.checkpoint.lineage import Term, stem_of
+from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
+from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.words import Words
+from strata.errors import (
+    CheckpointDamaged,
+    Conflict,
+    NotFound,
+    RankFailed,
+    Refused,
+    SaveSkipped,
+    StrataError,
+    Superseded,
+)
+from strata.session import is_silence
+from strata.v1 import coordinator_pb2 as pb
+
+logger = logging.getLogger("strata.checkpoint")
+
+AWAIT_SECONDS = 10.0
+PAUSE_SECONDS = 0.2
+CALL_SECONDS = 20.0
+"""One try: the coordinator answers at once, but for those who wait."""
+REASON_CHARS = 1500
+FAILED = "it failed: "
+"""How rank 0 says of a step that nobody saves it since it failed before it began."""
+
+_OPEN = pb.ATTEMPT_STATUS_OPEN
+_DECIDED = pb.ATTEMPT_STATUS_DECIDED
+_COMMITTED = pb.ATTEMPT_STATUS_COMMITTED
+
+
+class Caller(Protocol):
+    """Calls the coordinator as this worker; see `strata.session`."""
+
+    async def call(self, method: str, *, within: float = ..., **fields: Any) -> Any: ...
+
+
+class Point(NamedTuple):
+    """Where everybody goes on from in this generation; no folder: from the start."""
+
+    generation: int
+    attempt: int
+    folder: Folder | None
+    reason: str
+
+
+class _Begun(NamedTuple):
+    attempt: int
+    term: Term
+
+
+class Council:
+    """As one rank has it."""
+
+    def __init__(self, caller: Caller, store: Store, rank: int, size: int, patience: float) -> None:
+        self._caller, self._store, self.rank, self.size = caller, store, rank, size
+        self._patience = patience
+        self._begun: dict[str, _Begun] = {}
+        self._heard: dict[str, Word] = {}
+        self._numbers: dict[str, int] = {}
+        """By place: the coordinator's numbers of checkpoints that are not removed yet."""
+        self.generation: int | None = None
+        """The one that this process went on or saved in, last."""
+        self._term: Term | None = None
+        self._words: dict[str, Words] = {}
+
+    # -- rank 0 ------------------------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        answer = await self._patiently("ListCheckpoints", page_size=1000)
+        for checkpoint in answer.checkpoints:
+            self._numbers[checkpoint.place] = checkpoint.attempt
+            if checkpoint.status == _DECIDED:
+                await self.put_manifest(checkpoint.attempt)
+
+    async def go_on_from(self, base: tuple[Folder, Metadata] | None) -> None:
+        self.generation = (await self._recover(base, insist=True)).generation
+
+    async def tell_names(self, names: list[str], term: Term | None) -> None:
+        if term is not None:
+            await self._beside(term).tell_names(names, term)
+
+    async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
+        if word.skipped or word.failed:
+            if save not in self._begun:
+                why = word.skipped or FAILED + word.failed
+                await self._patiently("BeginCheckpoint", step=word.step, skip=why[:REASON_CHARS])
+            return
+        assert word.term is not None
+        await self._give_up_others()
+        place = f"{word.folder} {word.attempt}"
+        answer = await self._patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
+        if answer.skipped:
+            raise SaveSkipped(f"step {word.step} is not saved: {answer.reason}")
+        if answer.status != _OPEN:
+            raise Conflict(f"step {word.step} is saved already, as attempt {answer.attempt} of this job")
+        self._begun[save] = _Begun(answer.attempt, word.term)
+        self._numbers[place] = answer.attempt
+
+    async def _give_up_others(self) -> None:
+        """Of this process's saves, which come one after the other, only the last can be under way."""
+        for save in list(self._begun):
+            await self.over(save, Outcome("the next one has begun", certain=False))
+
+    async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
+        begun = self._begun[save]
+        await self._all_but_mine(save, begun)
+        found = await self._decision(begun.attempt)
+        if found.size != self.size:
+            raise RankFailed(f"{found.size} ranks take part in the save of step {_step(save)}, and not {self.size}")
+        told = {part.rank: Done("", part) for part in found.parts if part.rank != self.rank}
+        if not compare:
+            return told
+        said = await self._beside(begun.term).said(save)
+        await self._beside(begun.term).forget(save)
+        return {rank: said.get(rank, done) for rank, done in told.items()}
+
+    async def _all_but_mine(self, save: str, begun: _Begun) -> None:
+        ends = time.monotonic() + self._patience
+        while True:
+            answer = await self._await(save, begun.attempt, known=_OPEN, but_mine=True)
+            if answer.but_mine:
+                return
+            if answer.abandoned:
+                del self._begun[save]
+                raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
+            if time.monotonic() > ends:
+                there = {part.rank for part in (await self._decision(begun.attempt)).parts}
+                absent = [rank for rank in range(self.size) if rank not in there and rank != self.rank]
+                some = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
+                raise RankFailed(f"the parts of ranks {some} are not there after {self._patience:g} s")
+
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
+        answer = await self._acknowledge(self._begun[save].attempt, part, metrics)
+        if answer.status not in (_DECIDED, _COMMITTED):
+            raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
+
+    async def over(self, save: str, outcome: Outcome) -> None:
+        begun = self._begun.pop(save, None)
+        if begun is None:
+            return
+        if not outcome.failed:
+            await self._patiently("CommitCheckpoint", attempt=begun.attempt)
+            return
+        try:
+            why = REPLACED if outcome.replaced else outcome.failed[:REASON_CHARS]
+            await self._call("FailCheckpoint", attempt=begun.attempt, reason=why)
+            if outcome.certain:  # were it decided, it would be put again and again
+                await self._call("ReportDamage", attempt=begun.attempt, reason=why)
+        except (Refused, NotFound):
+            pass  # it was over before, or is open no more
+
+    async def forget(self, save: str) -> None:
+        """The coordinator does."""
+
+    async def forget_others(self, term: int) -> None:
+        if self._term is not None:
+            await self._beside(self._term).forget_others(term)
+
+    async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
+        """What the coordinator is not told now it finds out when somebody recovers."""
+        for folder, metadata in gone:
+            number = self._numbers.pop(place_of(folder, metadata), None)
+            if number is not None:
+                try:
+                    await self._call("ReportRemoved", attempt=number, what=pb.ReportRemovedRequest.WHAT_ALL)
+                except StrataError as error:
+                    logger.info("the coordinator was not told that %s is removed: %s", folder.name, error)
+
+    # -- the others --------------------------------------------------------------------------------------------------
+
+    async def names(self, save: str) -> list[str]:
+        word = await self.word(save)
+        if word.term is None:
+            raise RankFailed(f"rank 0 does not save step {word.step}: {word.skipped or word.failed}")
+        return await self._beside(word.term).names()
+
+    async def word(self, save: str) -> Word:
+        known = self._heard.get(save)
+        if known is None:
+            known = await self._listen(save)
+            self._heard = {save: known}
+        return known
+
+    async def _listen(self, save: str) -> Word:
+        step, ends = _step(save), time.monotonic() + self._patience
+        while time.monotonic() < ends:
+            answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
+            if answer.skipped or answer.abandoned:
+                return _not_saved(step, answer)
+            if answer.checkpoint.status == _OPEN:
+                folder, attempt = placed(answer.checkpoint.place)
+                term = await term_of(self._store, attempt, self._term)
+                self._term, self._begun[save] = term, _Begun(answer.checkpoint.attempt, term)
+                self.generation = answer.checkpoint.generation
+                return Word(step, folder=folder.name, attempt=attempt, term=term)
+            if answer.HasField("checkpoint"):
+                await asyncio.sleep(PAUSE_SECONDS)
+        raise RankFailed(f"rank 0 has not begun to save step {step} after {self._patience:g} s")
+
+    async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
+        begun = self._begun[save]
+        if copies:
+            await self._beside(begun.term).done(save, part, copies)
+        try:
+            await self._acknowledge(begun.attempt, part, {})
+        except Refused as error:
+            raise RankFailed(f"the save of step {_step(save)} was given up: {error}") from error
+
+    async def failed(self, save: str, why: str) -> None:
+        begun = self._begun.pop(save, None)
+        if begun is None:
+            answer = await self._await(save, 0, known=_COMMITTED)
+            if answer.checkpoint.status != _OPEN:
+                return
+            begun = _Begun(answer.checkpoint.attempt, Term(0, -1, "", 0.0))
+        await self._call("FailCheckpoint", attempt=begun.attempt, reason=why[:REASON_CHARS])
+
+    async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
+        begun, known = self._begun.pop(save), _OPEN
+        ends = time.monotonic() + self._patience
+        while True:
+            answer = await self._await(save, begun.attempt, known=known)
+            if answer.abandoned:
+                return Outcome(answer.reason, replaced=REPLACED in answer.reason)
+            known = answer.checkpoint.status or known
+            if known not in (_OPEN, _DECIDED, _COMMITTED):
+                return Outcome(f"attempt {begun.attempt} is of no use any more")
+            if known == _COMMITTED or await is_committed():
+                return Outcome()
+            if time.monotonic() > ends:
+                step = _step(save)
+                raise RankFailed(
+                    f"nobody has committed step {step} after {self._patience:g} s: this rank's part is there"
+                )
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    async def recover(self, latest: tuple[Folder, Metadata] | None) -> Point:
+        """Where all ranks go on from, given the latest that this one finds in the storage."""
+        return await self._recover(latest, insist=False)
+
+    async def _recover(self, found: tuple[Folder, Metadata] | None, *, insist: bool) -> Point:
+        ends = time.monotonic() + self._patience
+        while True:
+            try:
+                answer = await self._patiently("Recover", found=_found(found), insist=insist)
+            except Refused as error:
+                if not error.retry or time.monotonic() > ends:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            if answer.HasField("finish_first"):
+                await self.put_manifest(answer.finish_first.attempt)
+                continue
+            point = answer.point
+            folder = placed(point.place)[0] if point.place else None
+            if folder is None and point.step >= 0:
+                raise NotFound(f"the recovery point, step {point.step}, is not in {self._store.storage.url}")
+            return Point(point.generation, point.attempt, folder, point.reason)
+
+    async def report_damage(self, attempt: int, why: str) -> None:
+        """Nobody is to be sent back there again."""
+        await self._call("ReportDamage", attempt=attempt, reason=why[:REASON_CHARS])
+
+    async def put_manifest(self, attempt: int) -> None:
+        """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged."""
+        try:
+            await finish(self._store, await self._decision(attempt))
+        except StrataError as error:
+            if isinstance(error, Superseded | CheckpointDamaged | Conflict) or is_refusal(error):
+                await self.report_damage(attempt, str(error))
+                return
+            raise
+        await self._patiently("CommitCheckpoint", attempt=attempt)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _beside(self, term: Term) -> Words:
+        """What goes through the storage, under the name of the term, which is like no other."""
+        self._term, stem = term, stem_of(term)
+        if stem not in self._words:
+            self._words = {stem: Words(self._store, stem, self.rank, self.size, self._patience)}
+        return self._words[stem]
+
+    async def _decision(self, attempt: int) -> Decision:
+        parts: list[PartRef] = []
+        metrics: dict[str, str] = {}
+        rank = 0
+        while True:
+            answer = await self._patiently("GetCheckpoint", attempt=attempt, from_rank=rank)
+            for part in answer.checkpoint.parts:
+                parts.append(_reference(part))
+                metrics = dict(part.metrics) or metrics
+            if not answer.HasField("next_rank"):
+                found = answer.checkpoint
+                return Decision(found.place, found.epoch, metrics, parts, found.participants)
+            rank = answer.next_rank
+
+    async def _acknowledge(self, attempt: int, part: PartRef, metrics: Mapping[str, float]) -> Any:
+        return await self._patiently(
+            "AckCheckpoint",
+            attempt=attempt,
+            digest=part.digest,
+            part_bytes=part.written_bytes,
+            metrics={name: repr(float(value)) for name, value in metrics.items()},
+            place=msgspec.json.encode(part).decode(),
+        )
+
+    async def _await(self, save: str, attempt: int, *, known: int, but_mine: bool = False) -> Any:
+        return await self._patiently(
+            "AwaitCheckpoint",
+            step=_step(save),
+            attempt=attempt,
+            known=known,
+            but_mine=but_mine,
+            timeout_seconds=AWAIT_SECONDS,
+        )
+
+    async def _patiently(self, method: str, **fields: Any) -> Any:
+        """While the coordinator does not answer, it is asked again: it may come back."""
+        ends = time.monotonic() + self._patience
+        while True:
+            try:
+                return await self._call(method, **fields)
+            except StrataError as error:
+                if not is_silence(error) or time.monotonic() > ends:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _call(self, method: str, **fields: Any) -> Any:
+        return await self._caller.call(method, within=CALL_SECONDS + fields.get("timeout_seconds", 0.0), **fields)
+
+
+def _step(save: str) -> int:
+    return int(save.partition(".")[0])
+
+
+def _not_saved(step: int, answer: Any) -> Word:
+    if answer.abandoned:
+        return Word(step, failed=answer.reason, replaced=REPLACED in answer.reason)
+    if answer.reason.startswith(FAILED):
+        why = answer.reason.removeprefix(FAILED)
+        return Word(step, failed=why, replaced=why == REPLACED)
+    return Word(step, skipped=answer.reason)
+
+
+def _found(latest: tuple[Folder, Metadata] | None) -> pb.Found:
+    if latest is None:
+        return pb.Found(step=-1)
+    folder, metadata = latest
+    return pb.Found(step=metadata.step, epoch=metadata.epoch, place=place_of(folder, metadata))
+
+
+def _reference(part: pb.Part) -> PartRef:
+    try:
+        found = msgspec.json.decode(part.place, type=PartRef)
+    except UNREADABLE as error:
+        raise CheckpointDamaged(f"rank {part.rank} does not say where its part is: {error}") from error
+    if (found.rank, found.digest) != (part.rank, part.digest):
+        raise CheckpointDamaged(f"rank {part.rank} says two things of its part: {found}")
+    return found

@@ -1,0 +1,60 @@
+"""A place in a job that a coordinator keeps: the session, what ranks agree on through it, and the point that all of
+them go on from. Imported only where there is a coordinator: it needs gRPC.
+"""
+
+import logging
+
+from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.council import Council, Point
+from strata.checkpoint.store import Folder
+from strata.config import Config
+from strata.errors import NotFound, StrataError
+from strata.session import Who, is_silence, join, leave
+from strata.v1 import coordinator_pb2 as pb
+
+logger = logging.getLogger("strata.checkpoint")
+
+
+class Seat:
+    """Taken when a manager is made, and given up when it is closed."""
+
+    def __init__(self, checkpoints: Checkpoints, config: Config, rank: int, size: int, patience: float) -> None:
+        self._checkpoints = checkpoints
+        who = Who(checkpoints.store.job, config["worker_id"] or f"rank-{rank}", rank, size)
+        self._session = join(config, who)
+        self.council = Council(self._session, checkpoints.store, rank, size, patience)
+        self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
+        self._point: Point | None = None
+
+    async def _put_manifest(self, command: pb.Command) -> None:
+        await self.council.put_manifest(command.attempt)
+
+    async def point(self) -> Folder | None:
+        """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is
+        the latest, since the point is taken already, or nobody can tell of one."""
+        latest = await self._checkpoints.latest()
+        found = None if latest is None else (latest, await self._checkpoints.metadata(latest))
+        try:
+            point = await self.council.recover(found)
+        except StrataError as error:
+            if not is_silence(error):
+                raise
+            logger.warning("the latest checkpoint is taken without asking what others take: %s", error)
+            return None
+        if self.council.generation == point.generation:
+            return None
+        self.council.generation, self._point = point.generation, point
+        if point.folder is None:
+            raise NotFound(f"the job begins at the start, in {self._checkpoints.where}: {point.reason}")
+        return point.folder
+
+    async def report_damage(self, error: StrataError) -> None:
+        """Of the point: the others must not go on from it either."""
+        if self._point is not None and self._point.attempt:
+            try:
+                await self.council.report_damage(self._point.attempt, str(error))
+            except StrataError as silence:
+                logger.warning("that the checkpoint is damaged could not be told to the coordinator: %s", silence)
+
+    def give_up(self) -> None:
+        leave(self._session)

@@ -1,0 +1,165 @@
+"""A worker's session with a real coordinator: through restarts of either side, silence, and another of its name."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from strata import background
+from strata.config import Config
+from strata.errors import Expired, InvalidInput, Refused, Superseded
+from strata.rpc import RpcError
+from strata.session import Session, Who, is_silence, join, leave
+from strata.v1 import coordinator_pb2 as pb
+from tests.servers.coordinator import Client, CoordinatorProcess
+
+JOB = "session"
+
+
+def settings(running: CoordinatorProcess) -> Config:
+    return Config({"coordinator_url": running.address}, {})
+
+
+def call(session: Session, method: str, **fields: Any) -> Any:
+    return background.run(session.call(method, **fields))
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, "it did not come to hold"
+        time.sleep(0.02)
+
+
+def workers(running: CoordinatorProcess) -> dict[str, str]:
+    found = running.get("/api/v1/workers")["items"]
+    return {each["worker_id"]: each["state"] for each in found if each["job_id"] == JOB}
+
+
+def test_it_is_heard_of_for_as_long_as_it_lasts_and_then_leaves(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    call(session, "ListCheckpoints")
+    time.sleep(2.5)  # more than a lease
+    assert workers(running)["w0"] not in ("failed", "left")
+    leave(session)
+    assert workers(running)["w0"] == "left"
+    with pytest.raises(Expired, match="has left"):
+        call(session, "ListCheckpoints")
+
+
+def test_a_process_has_one_session_for_all_who_need_it(running: CoordinatorProcess) -> None:
+    who = Who(JOB, "w0", 0, 1)
+    first, second = join(settings(running), who), join(settings(running), who)
+    assert first is second
+    with pytest.raises(InvalidInput, match="already"):
+        join(settings(running), who._replace(rank=1, world_size=2))
+    leave(first)
+    call(second, "ListCheckpoints")
+    leave(second)
+    assert join(settings(running), who) is not first
+    leave(join(settings(running), who))
+
+
+def test_it_goes_on_when_the_coordinator_comes_back(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    call(session, "ListCheckpoints")
+    incarnation = session.registered.incarnation if session.registered else 0
+    running.kill()
+    with pytest.raises(RpcError) as silence:
+        call(session, "ListCheckpoints", within=0.5)
+    assert is_silence(silence.value)
+    running.start()
+    call(session, "ListCheckpoints")
+    assert session.registered is not None
+    assert session.registered.incarnation == incarnation
+    leave(session)
+
+
+def test_it_begins_before_there_is_a_coordinator(running: CoordinatorProcess) -> None:
+    running.kill()
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    time.sleep(0.3)
+    running.start()
+    call(session, "ListCheckpoints")
+    leave(session)
+
+
+def test_one_that_was_given_up_comes_back_as_another(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    call(session, "ListCheckpoints")
+    assert session.registered is not None
+    first = session.registered.incarnation
+
+    async def stand_still() -> None:
+        time.sleep(2.5)
+
+    background.run(stand_still())
+    eventually(lambda: session.registered is not None and session.registered.incarnation > first)
+    call(session, "ListCheckpoints")
+    leave(session)
+
+
+def test_one_whose_name_another_process_took_is_told_so_for_good(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    call(session, "ListCheckpoints")
+    with Client(running.address, JOB) as other:
+        other.register("w0", rank=0, world_size=1)
+        with pytest.raises(Superseded):
+            call(session, "Recover")
+        eventually(lambda: session.registered is None)
+        for _ in range(2):
+            with pytest.raises(Superseded, match="another process took its name"):
+                call(session, "ListCheckpoints")
+    leave(session)
+
+
+def test_a_rank_that_is_refused_for_now_is_tried_again(running: CoordinatorProcess) -> None:
+    with Client(running.address, JOB) as other:
+        holder = other.register("another", rank=0, world_size=1)
+        session = join(settings(running), Who(JOB, "w0", 0, 1))
+        time.sleep(0.3)
+        other.call("Deregister", worker_id="another", incarnation=holder.incarnation)
+    call(session, "ListCheckpoints")
+    leave(session)
+
+
+def test_a_rank_that_cannot_be_is_told_to_all_who_call(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 3, 2))
+    with pytest.raises(Refused, match="ranks 0 to 1"):
+        call(session, "ListCheckpoints")
+    leave(session)
+
+
+def test_a_command_is_carried_out_once_however_often_it_comes(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    seen: list[int] = []
+
+    async def put(command: pb.Command) -> None:
+        seen.append(command.attempt)
+        await asyncio.sleep(1.0)  # several heartbeats
+        await session.call("CommitCheckpoint", attempt=command.attempt)
+
+    session.on(pb.Command.KIND_PUT_MANIFEST, put)
+    attempt = call(session, "BeginCheckpoint", step=1).attempt
+    call(session, "AckCheckpoint", attempt=attempt, digest="d", part_bytes=1)
+    status = pb.ATTEMPT_STATUS_COMMITTED
+    eventually(lambda: call(session, "GetCheckpoint", attempt=attempt).checkpoint.status == status)
+    assert seen == [attempt]
+    leave(session)
+
+
+def test_a_stopped_coordinator_is_silence_and_not_a_failure(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    call(session, "ListCheckpoints")
+    running.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(RpcError) as silence:
+            call(session, "ListCheckpoints", within=0.5)
+        assert is_silence(silence.value)
+    finally:
+        running.signal(signal.SIGCONT)
+    call(session, "ListCheckpoints")
+    leave(session)
