@@ -13,8 +13,8 @@ storage beside it.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -28,7 +28,9 @@ from strata.checkpoint.words import Words
 from strata.errors import (
     CheckpointDamaged,
     Conflict,
+    Expired,
     NotFound,
+    NotRegistered,
     RankFailed,
     Refused,
     SaveSkipped,
@@ -45,12 +47,16 @@ PAUSE_SECONDS = 0.2
 CALL_SECONDS = 20.0
 """One try: the coordinator answers at once, but for those who wait."""
 REASON_CHARS = 1500
+SHOWN = 8
 FAILED = "it failed: "
 """How rank 0 says of a step that nobody saves it since it failed before it began."""
 
 _OPEN = pb.ATTEMPT_STATUS_OPEN
 _DECIDED = pb.ATTEMPT_STATUS_DECIDED
 _COMMITTED = pb.ATTEMPT_STATUS_COMMITTED
+
+
+Look: TypeAlias = Callable[[], Awaitable[tuple[Folder, Metadata] | None]]
 
 
 class Caller(Protocol):
@@ -98,7 +104,10 @@ class Council:
                 await self.put_manifest(checkpoint.attempt)
 
     async def go_on_from(self, base: tuple[Folder, Metadata] | None) -> None:
-        self.generation = (await self._recover(base, insist=True)).generation
+        async def look() -> tuple[Folder, Metadata] | None:
+            return base
+
+        self.generation = (await self.recover(look, insist=True)).generation
 
     async def tell_names(self, names: list[str], term: Term | None) -> None:
         if term is not None:
@@ -131,7 +140,10 @@ class Council:
         await self._all_but_mine(save, begun)
         found = await self._decision(begun.attempt)
         if found.size != self.size:
-            raise RankFailed(f"{found.size} ranks take part in the save of step {_step(save)}, and not {self.size}")
+            absent = _some(set(range(self.size)) - {part.rank for part in found.parts} - {self.rank})
+            raise RankFailed(
+                f"step {_step(save)} cannot be saved without ranks {absent}: they have left, or were given up"
+            )
         told = {part.rank: Done("", part) for part in found.parts if part.rank != self.rank}
         if not compare:
             return told
@@ -149,10 +161,9 @@ class Council:
                 del self._begun[save]
                 raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
             if time.monotonic() > ends:
-                there = {part.rank for part in (await self._decision(begun.attempt)).parts}
-                absent = [rank for rank in range(self.size) if rank not in there and rank != self.rank]
-                some = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
-                raise RankFailed(f"the parts of ranks {some} are not there after {self._patience:g} s")
+                there = {self.rank, *(part.rank for part in (await self._decision(begun.attempt)).parts)}
+                absent = _some(set(range(self.size)) - there)
+                raise RankFailed(f"the parts of ranks {absent} are not there after {self._patience:g} s")
 
     async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
         answer = await self._acknowledge(self._begun[save].attempt, part, metrics)
@@ -260,15 +271,13 @@ class Council:
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, latest: tuple[Folder, Metadata] | None) -> Point:
-        """Where all ranks go on from, given the latest that this one finds in the storage."""
-        return await self._recover(latest, insist=False)
-
-    async def _recover(self, found: tuple[Folder, Metadata] | None, *, insist: bool) -> Point:
+    async def recover(self, look: Look, *, insist: bool = False) -> Point:
+        """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that they go
+        on from there."""
         ends = time.monotonic() + self._patience
         while True:
             try:
-                answer = await self._patiently("Recover", found=_found(found), insist=insist)
+                answer = await self._patiently("Recover", found=_found(await look()), insist=insist)
             except Refused as error:
                 if not error.retry or time.monotonic() > ends:
                     raise
@@ -342,13 +351,15 @@ class Council:
         )
 
     async def _patiently(self, method: str, **fields: Any) -> Any:
-        """While the coordinator does not answer, it is asked again: it may come back."""
+        """While the coordinator does not answer, it is asked again: it may come back. So may this worker, if it was
+        given up meanwhile: then it is told what became of its part."""
         ends = time.monotonic() + self._patience
         while True:
             try:
                 return await self._call(method, **fields)
             except StrataError as error:
-                if not is_silence(error) or time.monotonic() > ends:
+                passes = is_silence(error) or isinstance(error, Expired | NotRegistered)
+                if not passes or time.monotonic() > ends:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -358,6 +369,11 @@ class Council:
 
 def _step(save: str) -> int:
     return int(save.partition(".")[0])
+
+
+def _some(ranks: Collection[int]) -> str:
+    first = ", ".join(map(str, sorted(ranks)[:SHOWN]))
+    return first + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
 
 
 def _not_saved(step: int, answer: Any) -> Word:

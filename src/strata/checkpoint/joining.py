@@ -6,6 +6,7 @@ import logging
 
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.council import Council, Point
+from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder
 from strata.config import Config
 from strata.errors import NotFound, StrataError
@@ -32,10 +33,8 @@ class Seat:
     async def point(self) -> Folder | None:
         """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is
         the latest, since the point is taken already, or nobody can tell of one."""
-        latest = await self._checkpoints.latest()
-        found = None if latest is None else (latest, await self._checkpoints.metadata(latest))
         try:
-            point = await self.council.recover(found)
+            point = await self.council.recover(self._latest)
         except StrataError as error:
             if not is_silence(error):
                 raise
@@ -47,6 +46,10 @@ class Seat:
         if point.folder is None:
             raise NotFound(f"the job begins at the start, in {self._checkpoints.where}: {point.reason}")
         return point.folder
+
+    async def _latest(self) -> tuple[Folder, Metadata] | None:
+        latest = await self._checkpoints.latest()
+        return None if latest is None else (latest, await self._checkpoints.metadata(latest))
 
     async def report_damage(self, error: StrataError) -> None:
         """Of the point: the others must not go on from it either."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from strata import background
-from strata.errors import Expired, Fenced, NotRegistered, StrataError
+from strata.errors import Expired, Fenced, NotRegistered, StrataError, Superseded
 from strata.rpc import Channel, RpcError, Status
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import from_rpc
@@ -89,6 +89,8 @@ class Session:
             return await self._channel.call(remote(method), request, timeout_seconds=within)
         except RpcError as error:
             found = from_rpc(error)
+            if isinstance(found, Superseded) and self._ended is None and self.registered is not registered:
+                raise Expired(f"worker {self.who.worker!r} was given up, and has come back: {found}") from None
             if isinstance(found, Fenced):
                 self._lost.set()
             raise found from None
@@ -176,7 +178,8 @@ class Session:
         registered = self.registered
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(registered.heartbeat_seconds):
+                seconds = registered.heartbeat_seconds
+                async with asyncio.timeout(min(seconds, PAUSE_SECONDS[1]) if self._is_silent else seconds):
                     await self._lost.wait()
             self._lost.clear()
             await self._beat(registered)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.servers.coordinator import CoordinatorProcess, coordinator
 
-FLAGS = ("--lease-seconds", "1.5", "--heartbeat-seconds", "0.3")
+FLAGS = ("--lease-seconds", "4", "--heartbeat-seconds", "0.5")
 
 
 @pytest.fixture

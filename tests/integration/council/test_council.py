@@ -1,0 +1,447 @@
+"""Ranks that save through a real coordinator: what they agree on, and what becomes of it when one of them is gone."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata import background
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.marks import PerRank, Replicated
+from strata.errors import CheckpointDamaged, NotFound, RankFailed, Refused, SaveReplaced, SaveSkipped, Unstorable
+from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.states import assert_same
+
+CONFIG = CheckpointManagerConfig(ranks_seconds=20)
+
+
+def state_of(rank: int, step: int) -> dict[str, Any]:
+    return {
+        "w": np.full(50, step),
+        "same": Replicated(np.arange(6) + step),
+        "own": PerRank(np.array([rank, step])),
+        f"stage{rank}": np.full(3, rank),
+    }
+
+
+def bare(rank: int, step: int, size: int = 2) -> dict[str, Any]:
+    stages = {f"stage{each}": np.full(3, each) for each in range(size)}
+    return {"w": np.full(50, step), "same": np.arange(6) + step, "own": np.array([rank, step]), **stages}
+
+
+def a_crew(where: Path, running: CoordinatorProcess, size: int = 2, **given: Any) -> Crew:
+    return Crew(where, size, run="", coordinator_url=running.address, **{"config": CONFIG, **given})
+
+
+def save(crew: Crew, step: int, **given: Any) -> None:
+    crew.save([state_of(rank, step) for rank in range(len(crew.managers))], step, **given)
+
+
+def load(crew: Crew, **given: Any) -> list[Any]:
+    return crew.each(lambda rank, manager: manager.load(**given))
+
+
+def listed(running: CoordinatorProcess) -> list[tuple[int, str]]:
+    """What the coordinator knows, oldest first: the step of each, and where it is."""
+    with Client(running.address) as client:
+        found = client.call("ListCheckpoints").checkpoints
+    return [(each.step, each.place) for each in reversed(found)]
+
+
+def stored(where: Path) -> list[tuple[int, str]]:
+    """The same, as the storage has it."""
+    with CheckpointReader(where) as reader:
+        found = background.run(reader._checkpoints.all())
+    return sorted((metadata.step, f"{folder.name} {metadata.attempt}") for folder, metadata in found)
+
+
+def test_ranks_save_and_load_and_the_coordinator_knows(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running, 3) as crew:
+        save(crew, 10, epoch=1, metrics={"loss": 0.25})
+        save(crew, 20, epoch=2, metrics={"loss": float("nan")})
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 20, 3))
+        assert crew.managers[0].describe(10).metrics == {"loss": 0.25}
+        assert crew.managers[0].describe(20).epoch == 2
+    assert [step for step, _ in listed(running)] == [10, 20]
+    assert listed(running) == stored(tmp_path / "ck")
+    with Client(running.address) as client:
+        latest = client.call("LatestCheckpoint").checkpoint
+        parts = client.call("GetCheckpoint", attempt=latest.attempt).checkpoint.parts
+    assert (latest.step, latest.epoch, latest.participants) == (20, 2, 3)
+    assert parts[0].metrics == {"loss": "nan"}
+    with CheckpointReader(tmp_path / "ck") as reader:
+        reader.verify(10)
+        reader.verify(20)
+
+
+def test_one_process_alone_is_a_job_too(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with CheckpointManager(tmp_path, coordinator_url=f"http://{running.address}", keep_count=2) as manager:
+        for step in (1, 2, 3):
+            manager.save(b"state %d" % step, step=step)
+        assert manager.load() == b"state 3"
+    assert [step for step, _ in listed(running)] == [2, 3]
+
+
+def test_the_environment_says_where_the_coordinator_is_and_who_this_is(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COORDINATOR_URL", running.address)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("WORKER_ID", "the-only-one")
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"w": np.arange(3)}, step=1)
+    assert [step for step, _ in listed(running)] == [1]
+    with CheckpointManager(tmp_path, coordinator_url="") as alone:
+        alone.load()
+        alone.save({"w": np.arange(3)}, step=2)
+    assert [step for step, _ in listed(running)] == [1]
+
+
+def test_what_is_deleted_is_told(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running, keep_count=2) as crew:
+        for step in (1, 2, 3, 4):
+            save(crew, step)
+        crew.each(lambda rank, manager: manager.wait())
+    assert [step for step, _ in listed(running)] == [3, 4]
+    with a_crew(tmp_path / "ck", running, keep_count=2) as crew:
+        load(crew)
+        save(crew, 5)
+        crew.each(lambda rank, manager: manager.wait())
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_checkpoints_that_were_saved_without_the_coordinator_are_gone_on_from(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with Crew(tmp_path / "ck", 2, run="before", config=CONFIG, coordinator_url="") as crew:
+        save(crew, 10)
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 10))
+        save(crew, 20)
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_all_ranks_go_on_from_one_point(tmp_path: Path, running: CoordinatorProcess) -> None:
+    """Also from one that was the latest when the first of them asked, and is not when the last does."""
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+    with a_crew(tmp_path / "ck", running) as crew:
+        first, second = crew.managers
+        assert_same(first.load(), bare(0, 10))
+        with CheckpointManager(tmp_path / "ck", coordinator_url="") as alone:  # somebody who should not
+            alone.load()
+            alone.save({"w": np.zeros(1)}, step=15)
+        assert_same(second.load(), bare(1, 10))
+
+
+def test_a_world_that_is_not_complete_is_waited_for(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+    first = CheckpointManager(tmp_path / "ck", rank=0, world_size=2, coordinator_url=running.address, config=CONFIG)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(first.load()))
+    thread.start()
+    time.sleep(0.5)
+    assert not found
+    with CheckpointManager(tmp_path / "ck", rank=1, world_size=2, coordinator_url=running.address, config=CONFIG):
+        thread.join()
+        assert_same(found[0], bare(0, 10))
+        first.close()
+
+
+def test_whoever_is_missing_is_named(tmp_path: Path, running: CoordinatorProcess) -> None:
+    hasty = CheckpointManagerConfig(ranks_seconds=0.5)
+    with CheckpointManager(tmp_path, rank=0, world_size=3, coordinator_url=running.address, config=hasty) as first:
+        with pytest.raises(Refused, match="nobody is registered for ranks 1, 2"):
+            first.save({"w": np.zeros(3)}, step=1)
+        with pytest.raises(Refused, match="nobody is registered for ranks 1, 2"):
+            first.load()
+
+
+def test_a_rank_that_fails_fails_the_save_for_all_and_the_next_one_is_well(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+
+        def act(rank: int, manager: CheckpointManager) -> str:
+            state = state_of(rank, 20) | ({"bad": object()} if rank == 1 else {})
+            try:
+                manager.save(state, step=20)
+            except (RankFailed, Unstorable) as error:
+                return str(error)
+            return ""
+
+        told = crew.each(act)
+        assert "rank-1 could not save its part" in told[0]
+        assert "object" in told[0]
+        assert "cannot be stored" in told[1]
+        save(crew, 30)
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 30))
+    assert [step for step, _ in listed(running)] == [10, 30]
+    assert not list((tmp_path / "ck").rglob("step_20/*"))
+
+
+def test_rank_0_that_fails_tells_the_others(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+
+        def act(rank: int, manager: CheckpointManager) -> str:
+            state = state_of(rank, 20) | ({"bad": object()} if rank == 0 else {})
+            try:
+                manager.save(state, step=20)
+            except (RankFailed, Unstorable) as error:
+                return str(error)
+            return ""
+
+        told = crew.each(act)
+        assert "cannot be stored" in told[0]
+        assert "rank 0 gave up the save of step 20" in told[1]
+        save(crew, 30)
+    assert [step for step, _ in listed(running)] == [10, 30]
+
+
+def test_values_that_differ_where_they_must_not_are_refused_before_anything_is_decided(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with (
+        a_crew(tmp_path / "ck", running) as crew,
+        pytest.raises(RankFailed, match="other values than rank 0 for w"),
+    ):
+        crew.save([{"w": Replicated(np.full(3, rank))} for rank in range(2)], 1)
+    assert listed(running) == []
+
+
+def test_a_rank_that_dies_is_named_and_the_save_is_given_up_at_once(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    """Long before those who wait for it would lose their patience."""
+    patient = CheckpointManagerConfig(ranks_seconds=600)
+    with a_crew(tmp_path / "ck", running, config=patient) as crew:
+        save(crew, 10)
+        handle = crew.managers[0].save_async(state_of(0, 20), step=20)
+        with Client(running.address) as client:
+            until(lambda: client.call("ListCheckpoints").checkpoints[0].step == 20)
+        gone(crew.managers[1])
+        with pytest.raises(RankFailed, match="rank-1 was lost before its part was durable"):
+            handle.result()
+        with pytest.raises(RankFailed, match="step 30 cannot be saved without ranks 1"):
+            crew.managers[0].save(state_of(0, 30), step=30)
+
+
+def gone(manager: CheckpointManager) -> None:
+    """As if its process had left the job."""
+    assert manager._seat is not None
+    manager._seat.give_up()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_the_manifest_of_what_is_decided_is_put_by_whoever_is_left(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 dies between the decision and the commit."""
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+
+        leader = crew.managers[0]
+        with monkeypatch.context() as patched:
+            patched.setattr("strata.checkpoint.crewsaver.commit", _never)
+            patched.setattr(leader._saver, "_tell_failure", lambda *_: _nothing())
+            threads = [
+                threading.Thread(target=_ignoring(lambda: leader.save(state_of(0, 20), step=20))),
+                threading.Thread(target=_ignoring(lambda: crew.managers[1].save(state_of(1, 20), step=20))),
+            ]
+            for thread in threads:
+                thread.start()
+            threads[0].join()
+            gone(leader)
+            threads[1].join()
+        assert crew.managers[1].saves[-1].done()
+        assert crew.managers[1].latest_step() == 20
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _ignoring(act: Any) -> Any:
+    def run() -> None:
+        try:
+            act()
+        except BaseException:  # noqa: BLE001  what becomes of it is looked at afterwards
+            return
+
+    return run
+
+
+def test_recovery_finishes_what_was_decided(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks die between the decision and the commit."""
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+        with monkeypatch.context() as patched:
+            patched.setattr("strata.checkpoint.crewsaver.commit", _never)
+            patched.setattr("strata.checkpoint.council.Council.put_manifest", _never)
+            patched.setattr("strata.checkpoint.council.Council.outcome", _fails)
+            patched.setattr(crew.managers[0]._saver, "_tell_failure", lambda *_: _nothing())
+            crew.each(lambda rank, manager: _ignoring(lambda: manager.save(state_of(rank, 20), step=20))())
+            assert crew.managers[0].latest_step() == 10
+            crew.each(lambda rank, manager: _ignoring(manager.close)())
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 20))
+        save(crew, 30)
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+class Dead(BaseException):
+    """What a process that is killed raises: nobody gets to see it."""
+
+
+async def _never(*_: Any) -> None:
+    raise Dead
+
+
+async def _fails(*_: Any) -> None:
+    raise RankFailed("this process is dead")
+
+
+@pytest.mark.parametrize("busy", ["skip", "replace"])
+def test_a_save_that_comes_too_soon_ends_alike_on_all_ranks(
+    tmp_path: Path, running: CoordinatorProcess, busy: Any
+) -> None:
+    config = CheckpointManagerConfig(when_busy=busy, ranks_seconds=20)
+    with a_crew(tmp_path / "ck", running, config=config) as crew:
+        save(crew, 1)
+
+        def act(rank: int, manager: CheckpointManager) -> list[str]:
+            handles = [manager.save_async(state_of(rank, step), step=step) for step in (2, 3, 4)]
+            ends = []
+            for handle in handles:
+                try:
+                    handle.result()
+                    ends.append("skipped" if handle.skipped else "committed")
+                except SaveReplaced:
+                    ends.append("replaced")
+                except SaveSkipped:
+                    ends.append("skipped")
+            return ends
+
+        first, second = crew.each(act)
+        assert first == second
+        assert "committed" in first
+        save(crew, 5)
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_going_back_is_a_lineage_of_its_own_on_both_sides(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        for step in (10, 20, 30):
+            save(crew, step)
+        load(crew, step=10)
+        save(crew, 15)
+        assert crew.managers[1].list_checkpoints() == [10, 15]
+    running.kill()
+    running.start()
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 15))
+        save(crew, 20)
+        assert crew.managers[0].list_checkpoints() == [10, 15, 20]
+        assert_same(crew.managers[0].load(20), bare(0, 20))
+    with Client(running.address) as client:
+        latest = client.call("LatestCheckpoint").checkpoint
+    assert (latest.step, latest.lineage) == (20, 1)
+
+
+def test_starting_anew_without_loading_leaves_everything_behind(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+        save(crew, 20)
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 5)
+        save(crew, 10)
+        assert crew.managers[0].list_checkpoints() == [5, 10]
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 10))
+
+
+def test_a_coordinator_that_lost_everything_learns_it_from_the_storage(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        for step in (10, 20):
+            save(crew, step)
+    running.stop()
+    for file in running.state_dir.iterdir():
+        file.unlink()
+    running.start()
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 20))
+        save(crew, 30)
+        assert crew.managers[0].list_checkpoints() == [10, 20, 30]
+    assert [step for step, _ in listed(running)] == [20, 30]
+
+
+def test_a_coordinator_that_is_down_in_the_middle_is_waited_for(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+        running.kill()
+        threading.Timer(1.0, running.start).start()
+        save(crew, 20)
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 20))
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_without_a_coordinator_that_answers_the_latest_is_loaded_all_the_same(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+    running.kill()
+    hasty = CheckpointManagerConfig(ranks_seconds=0.5)
+    with CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=hasty) as manager:
+        assert_same(manager.load(), bare(0, 10))
+
+
+def test_damage_that_one_rank_finds_is_told_and_nobody_is_sent_there_again(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        for step in (10, 20):
+            save(crew, step)
+    for file in (tmp_path / "ck").rglob("step_20/part-1-*.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    with a_crew(tmp_path / "ck", running) as crew, pytest.raises(CheckpointDamaged):
+        load(crew)
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 10))
+        save(crew, 15)
+        assert crew.managers[0].list_checkpoints()[-1] == 15
+
+
+def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew, pytest.raises(NotFound):
+        load(crew)
