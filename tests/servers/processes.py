@@ -46,7 +46,7 @@ def seaweedfs(folder: Path, *, open_to_all: bool = False, volumes: int = 50) -> 
     identities = [{"name": "tests", "credentials": keys, "actions": rights}]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
-    s3, master, volume, filer = _quiet_ports(4)
+    s3, master, volume, filer = quiet_ports(4)
     command = [weed, "-logtostderr", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=128", f"-volume.max={volumes}"]
     command += ["-filer", "-s3", f"-s3.port={s3}"]
@@ -67,7 +67,7 @@ def azurite(folder: Path) -> Iterator[Server]:
     if not program.exists():
         raise ComponentMissing("azurite (make test sets it up where there is npm)")
     folder.mkdir(parents=True, exist_ok=True)
-    (port,) = _quiet_ports(1)
+    (port,) = quiet_ports(1)
     command = [str(program), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder)]
     command += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     with _running(command, folder) as process:
@@ -163,7 +163,7 @@ def _free_ports(count: int) -> list[int]:
             one.close()
 
 
-def _quiet_ports(count: int) -> list[int]:
+def quiet_ports(count: int) -> list[int]:
     """Below those that the system gives to anybody who asks, and might give away before the server has them.
 
     Each of SeaweedFS's servers listens 10,000 above as well.

@@ -33,6 +33,7 @@ from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Folder, Store, folder_named
+from strata.checkpoint.tree import Leaf
 from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import whole_of
 from strata.errors import (
@@ -126,7 +127,7 @@ class CrewSaver(Saver):
         if not self._is_compared:
             self._copies[handle.name] = copies_of(prepared.taken)
         if self._leads:
-            self._names = [leaf.name for leaf in prepared.taken]
+            self._names = [leaf.name for leaf in prepared.taken if not _lies_elsewhere(leaf)]
         return prepared
 
     def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
@@ -337,6 +338,12 @@ class CrewSaver(Saver):
         gone = await super()._let_go()
         await self._agreement.removed(gone)
         return gone
+
+
+def _lies_elsewhere(leaf: Leaf) -> bool:
+    """Whether other ranks have all of it: one that has it alone does not say that it lies in pieces."""
+    shards = leaf.described.shards
+    return shards is not None and not shards.pieces
 
 
 def _given_up(step: int, told: Word | Outcome) -> StrataError:

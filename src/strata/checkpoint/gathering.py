@@ -1,6 +1,6 @@
 """Boxes of tensors: which chunks must be read for one, and where each of them goes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,25 @@ def _boxed(tensor: Tensor, pieces: Sequence[Tensor] | None) -> Iterator[tuple[Te
         return
     for piece in pieces:
         yield piece, Box.whole(piece.shape) if piece.at is None else Box(piece.at, piece.shape)
+
+
+def once(wishes: Iterable[Wish | Placed]) -> list[Wish | Placed]:
+    """Each chunk read one time, of however many boxes it holds some."""
+    wanted: dict[tuple[int, int], list[Wish | Placed]] = {}
+    for wish in wishes:
+        wanted.setdefault((wish.chunk.file, wish.chunk.at), []).append(wish)
+    return [
+        same[0] if len(same) == 1 else Placed(same[0].chunk, same[0].tensor, partial(_put_all, same))
+        for same in wanted.values()
+    ]
+
+
+def _put_all(wishes: Sequence[Wish | Placed], memory: Block) -> None:
+    for wish in wishes:
+        if isinstance(wish, Placed):
+            wish.put(memory)
+        else:
+            np.copyto(wish.target, memory)
 
 
 def _one_stretch(boxes: Sequence[Box], wanted: Box) -> int | None:

@@ -19,6 +19,7 @@ from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
 from strata.checkpoint.frameworks.base import Shards, dense_strides
 from strata.checkpoint.gathering import memory_for, wishes_for
+from strata.checkpoint.making import Making
 from strata.checkpoint.manifest import Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.pruning import pruned
@@ -102,9 +103,8 @@ class StateLoader:
                 to_make.append((number, leaf))
             else:
                 to_fill.append((number, _leaf(leaf.name, given[number])))
-        await self._fill(to_fill, [*(number for number, _ in to_make), *new])
-        for number, leaf in to_make:
-            given[number] = leaf.framework.make_like(leaf.value, self._arrays.dense(number))
+        await self._fill(to_fill, [*(number for number, _ in to_make if self._arrays.is_view(number)), *new])
+        given |= await self._made_like(to_make)
         for number, leaf in pairs:
             if number not in given:
                 given[number] = given[same[self._alike(number, leaf)]]
@@ -112,7 +112,21 @@ class StateLoader:
 
     def _alike(self, number: int, leaf: Leaf) -> Any:
         where, layout = getattr(leaf.value, "device", None), getattr(leaf.value, "placements", None)
-        return self._arrays.tensor(number), type(leaf.value), str(where), str(layout)
+        sharding = getattr(leaf.value, "sharding", None)
+        return self._arrays.tensor(number), type(leaf.value), str(where), str(layout), sharding
+
+    async def _made_like(self, templates: Sequence[tuple[int, Leaf]]) -> dict[int, Any]:
+        """New arrays of packages whose arrays cannot be filled: of each only those boxes are read that lie here."""
+        await self._arrays.check_lengths([self._arrays.tensor(number) for number, _ in templates])
+        making = Making(self._whole)
+        for number, leaf in templates:
+            boxes = leaf.framework.boxes_like(leaf.value)
+            if self._arrays.is_view(number):
+                making.cut(number, boxes, self._arrays.elements(number))
+            else:
+                making.read(number, boxes, self._arrays.tensor(number))
+        await self._arrays.reader.read(making.wishes())
+        return {number: leaf.framework.make_like(leaf.value, making.blocks[number]) for number, leaf in templates}
 
     def _pairs(
         self, found: Iterable[Leaf], rename: Callable[[str], str], report: LoadReport, strictly: str | None
@@ -194,7 +208,8 @@ class StateLoader:
                 on_devices[tensor] = OnDevice(leaf.framework, there)
             else:
                 later.append((number, leaf))
-        _check_changeable(leaf for _, leaf in later)
+        in_pieces = [leaf for _, leaf in others if leaf.described.shards is not None]
+        _check_changeable([*in_pieces, *(leaf for _, leaf in later if leaf.described.shards is None)])
         self._arrays.check_expanded(number for number, _ in later)
         needed = {self._arrays.tensor(number) for number in (*(number for number, _ in later), *new)}
         try:

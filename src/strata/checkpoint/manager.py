@@ -337,7 +337,7 @@ class CheckpointManager(CheckpointReader):
             return CrewSaver(self._checkpoints, self.config, arena, self._seat.council)
         if world_size == 1:
             return Saver(self._checkpoints, self.config, arena)
-        run = common_run(run_id, rank)
+        run = common_run(run_id, rank, world_size)
         words = Words(self._checkpoints.store, run, rank, world_size, self.config.ranks_seconds)
         return CrewSaver(self._checkpoints, self.config, arena, words)
 

@@ -159,7 +159,8 @@ class _Walk:
     def _add(self, name: str, value: Any, framework: Framework, described: Described) -> None:
         crew, shares = self._crew, None
         if described.shards is not None:
-            shares = shares_of(name, framework, described.shards)
+            shards = described.shards if crew.size > 1 else described.shards.alone()
+            shares = shares_of(name, framework, shards)
             if crew.size == 1 and self._saves and not cover(described.shape, [share.box for share in shares]):
                 raise Unstorable("other ranks hold parts of it: save on all of them, each with its rank and world_size")
         elif self._mark is Replicated:

@@ -26,6 +26,12 @@ def test_arrays_of_jax() -> None:
     subprocess.run([sys.executable, "-m", "tests.unit.checkpoint.with_jax"], check=True, timeout=120, cwd=ROOT)
 
 
+def test_arrays_of_jax_on_many_devices() -> None:
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    program = [sys.executable, "-m", "tests.unit.checkpoint.with_jax_devices"]
+    subprocess.run(program, check=True, timeout=240, cwd=ROOT, env=environment)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it has another name")

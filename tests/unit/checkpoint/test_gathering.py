@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint.boxes import Box
-from strata.checkpoint.gathering import memory_for, wishes_for
+from strata.checkpoint.gathering import memory_for, once, wishes_for
 from strata.checkpoint.manifest import Chunk, Tensor
 from strata.checkpoint.reading import Wish
 
@@ -60,3 +60,25 @@ def test_any_box_comes_from_any_pieces(data: st.DataObject, dtype: str) -> None:
             wish.put(found)
     assert memory.tobytes() == whole[wanted.within(everything)].tobytes()
     assert sorted(read) == sorted(at for at, elements in held.items() if elements & needed)
+
+
+def test_a_chunk_is_read_once_for_all_boxes_that_want_some_of_it() -> None:
+    """Rows of the first, a column that goes through all, and the whole of the last."""
+    whole = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    tensor = Tensor("w", "uint8", whole.shape, [Chunk(0, at, 16, "") for at in (0, 16, 32)])
+    wanted = [Box((0, 0), (1, 8)), Box((1, 0), (1, 8)), Box((0, 5), (6, 1)), Box((4, 0), (2, 8))]
+    memories = [memory_for("uint8", box) for box in wanted]
+    wishes = [
+        wish for box, memory in zip(wanted, memories, strict=True) for wish in wishes_for(tensor, None, box, memory)
+    ]
+    assert len(wishes) == 6
+    found = once(wishes)
+    assert [wish.chunk.at for wish in found] == [0, 16, 32]
+    for wish in found:
+        chunk = whole.reshape(-1)[wish.chunk.at : wish.chunk.at + 16]
+        if isinstance(wish, Wish):
+            wish.target[:] = chunk
+        else:
+            wish.put(chunk)
+    for box, memory in zip(wanted, memories, strict=True):
+        assert memory.tobytes() == whole[box.within(Box.whole(whole.shape))].tobytes()

@@ -1,12 +1,14 @@
 """The questions that are put to every package with arrays."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from strata.checkpoint.boxes import Box
 
 Block: TypeAlias = NDArray[np.uint8]
 """Bytes in memory, contiguous."""
@@ -26,6 +28,10 @@ class Shards(NamedTuple):
     """An array that many processes hold together: those of its pieces that are here."""
 
     pieces: list[Piece]
+
+    def alone(self) -> "Shards":
+        """For a process that shares the work with nobody."""
+        return Shards([Piece(piece.at, piece.value) for piece in self.pieces])
 
 
 class Described(msgspec.Struct, frozen=True, gc=False):
@@ -152,8 +158,13 @@ class Framework(Protocol):
         """A new array where the template is, to be filled; None for a package whose arrays cannot be changed."""
         ...
 
-    def make_like(self, template: Any, data: Block) -> Any:
-        """A new array of these elements where the template is."""
+    def boxes_like(self, template: Any) -> list[Box]:
+        """Which parts of a new array where the template is are this process's, each once. The whole, mostly."""
+        ...
+
+    def make_like(self, template: Any, blocks: Sequence[Block]) -> Any:
+        """A new array where the template is, of the elements of each of its boxes. It may use this memory as its
+        own."""
         ...
 
 

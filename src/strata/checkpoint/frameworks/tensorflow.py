@@ -1,11 +1,12 @@
 """TensorFlow's tensors and variables, and Keras' variables on it, through numpy. Imported only where TensorFlow is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.dtypes import name_of_numpy, numpy_dtype
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout
 from strata.errors import Unstorable
@@ -80,8 +81,11 @@ class TensorflowArrays:
     def empty_like(self, template: Any) -> Any:
         return None
 
-    def make_like(self, template: Any, data: Block) -> Any:
-        made = self.make(*self.outline(template), data)
+    def boxes_like(self, template: Any) -> list[Box]:
+        return [Box.whole(tuple(template.shape))]
+
+    def make_like(self, template: Any, blocks: Sequence[Block]) -> Any:
+        made = self.make(*self.outline(template), blocks[0])
         return tf.Variable(made, trainable=template.trainable) if hasattr(template, "assign") else made
 
 

@@ -1,11 +1,12 @@
 """torch's tensors. Imported only where torch is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from strata.checkpoint.boxes import Box
 from strata.checkpoint.dtypes import KNOWN, dtype_of
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Layout, carved, span
 from strata.checkpoint.frameworks.dtensor import empty_spread, is_spread, shards_of
@@ -135,10 +136,11 @@ class TorchArrays:
         where = torch.device("cpu") if template.device.type == "meta" else template.device
         return torch.empty(template.shape, dtype=template.dtype, device=where)
 
-    def make_like(self, template: torch.Tensor, data: Block) -> Any:
-        made = self.empty_like(template)
-        self.copy_in(made, data)
-        return made
+    def boxes_like(self, template: torch.Tensor) -> list[Box]:
+        raise AssertionError("its arrays are filled")
+
+    def make_like(self, template: torch.Tensor, blocks: Sequence[Block]) -> Any:
+        raise AssertionError("its arrays are filled")
 
 
 def torch_dtype(name: str) -> torch.dtype:
