@@ -91,6 +91,8 @@ class Council:
         """By place: the coordinator's numbers of checkpoints that are not removed yet."""
         self.generation: int | None = None
         """The one that this process went on or saved in, last."""
+        self._unsure: int | None = None
+        """A step that was begun, perhaps: no answer came."""
         self._term: Term | None = None
         self._words: dict[str, Words] = {}
 
@@ -111,18 +113,19 @@ class Council:
 
     async def tell_names(self, names: list[str], term: Term | None) -> None:
         if term is not None:
-            await self._beside(term).tell_names(names, term)
+            await self.beside(term).tell_names(names, term)
 
     async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         if word.skipped or word.failed:
             if save not in self._begun:
-                why = word.skipped or FAILED + word.failed
-                await self._patiently("BeginCheckpoint", step=word.step, skip=why[:REASON_CHARS])
+                await self._call_off(word)
             return
         assert word.term is not None
-        await self._give_up_others()
+        await self._give_up_others(word.step)
         place = f"{word.folder} {word.attempt}"
+        self._unsure = word.step
         answer = await self._patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
+        self._unsure = None
         if answer.skipped:
             raise SaveSkipped(f"step {word.step} is not saved: {answer.reason}")
         if answer.status != _OPEN:
@@ -130,8 +133,17 @@ class Council:
         self._begun[save] = _Begun(answer.attempt, word.term)
         self._numbers[place] = answer.attempt
 
-    async def _give_up_others(self) -> None:
+    async def _call_off(self, word: Word) -> None:
+        """It may have begun all the same, if rank 0 did not wait for the answer."""
+        why = (word.skipped or FAILED + word.failed)[:REASON_CHARS]
+        answer = await self._patiently("BeginCheckpoint", step=word.step, skip=why)
+        if answer.status == _OPEN:
+            await self._patiently("FailCheckpoint", attempt=answer.attempt, reason=why)
+
+    async def _give_up_others(self, step: int) -> None:
         """Of this process's saves, which come one after the other, only the last can be under way."""
+        if self._unsure not in (None, step):
+            await self._call_off(Word(self._unsure, failed="rank 0 went on without the coordinator"))
         for save in list(self._begun):
             await self.over(save, Outcome("the next one has begun", certain=False))
 
@@ -147,8 +159,8 @@ class Council:
         told = {part.rank: Done("", part) for part in found.parts if part.rank != self.rank}
         if not compare:
             return told
-        said = await self._beside(begun.term).said(save)
-        await self._beside(begun.term).forget(save)
+        said = await self.beside(begun.term).said(save)
+        await self.beside(begun.term).forget(save)
         return {rank: said.get(rank, done) for rank, done in told.items()}
 
     async def _all_but_mine(self, save: str, begun: _Begun) -> None:
@@ -190,7 +202,7 @@ class Council:
 
     async def forget_others(self, term: int) -> None:
         if self._term is not None:
-            await self._beside(self._term).forget_others(term)
+            await self.beside(self._term).forget_others(term)
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
         """What the coordinator is not told now it finds out when somebody recovers."""
@@ -208,7 +220,7 @@ class Council:
         word = await self.word(save)
         if word.term is None:
             raise RankFailed(f"rank 0 does not save step {word.step}: {word.skipped or word.failed}")
-        return await self._beside(word.term).names()
+        return await self.beside(word.term).names()
 
     async def word(self, save: str) -> Word:
         known = self._heard.get(save)
@@ -236,7 +248,7 @@ class Council:
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         begun = self._begun[save]
         if copies:
-            await self._beside(begun.term).done(save, part, copies)
+            await self.beside(begun.term).done(save, part, copies)
         try:
             await self._acknowledge(begun.attempt, part, {})
         except Refused as error:
@@ -272,8 +284,8 @@ class Council:
     # -- recovery ----------------------------------------------------------------------------------------------------
 
     async def recover(self, look: Look, *, insist: bool = False) -> Point:
-        """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that they go
-        on from there."""
+        """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that it is
+        there."""
         ends = time.monotonic() + self._patience
         while True:
             try:
@@ -309,7 +321,7 @@ class Council:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def _beside(self, term: Term) -> Words:
+    def beside(self, term: Term) -> Words:
         """What goes through the storage, under the name of the term, which is like no other."""
         self._term, stem = term, stem_of(term)
         if stem not in self._words:
@@ -381,7 +393,7 @@ def _not_saved(step: int, answer: Any) -> Word:
         return Word(step, failed=answer.reason, replaced=REPLACED in answer.reason)
     if answer.reason.startswith(FAILED):
         why = answer.reason.removeprefix(FAILED)
-        return Word(step, failed=why, replaced=why == REPLACED)
+        return Word(step, failed=why, replaced=REPLACED in why)
     return Word(step, skipped=answer.reason)
 
 

@@ -6,8 +6,11 @@ import logging
 
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.council import Council, Point
+from strata.checkpoint.eitherway import EitherWay
 from strata.checkpoint.manifest import Metadata
+from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Folder
+from strata.checkpoint.words import Words
 from strata.config import Config
 from strata.errors import NotFound, StrataError
 from strata.session import Who, is_silence, join, leave
@@ -19,11 +22,21 @@ logger = logging.getLogger("strata.checkpoint")
 class Seat:
     """Taken when a manager is made, and given up when it is closed."""
 
-    def __init__(self, checkpoints: Checkpoints, config: Config, rank: int, size: int, patience: float) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        settings: Config,
+        world: tuple[int, int, str | None],
+        how: CheckpointManagerConfig,
+    ) -> None:
+        """`world`: the rank, the size, and a name for this start of all ranks, if it has one."""
         self._checkpoints = checkpoints
-        who = Who(checkpoints.store.job, config["worker_id"] or f"rank-{rank}", rank, size)
-        self._session = join(config, who)
-        self.council = Council(self._session, checkpoints.store, rank, size, patience)
+        (rank, size, run), store, patience = world, checkpoints.store, how.ranks_seconds
+        who = Who(store.job, settings["worker_id"] or f"rank-{rank}", rank, size)
+        self._session = join(settings, who)
+        self.council = Council(self._session, store, rank, size, patience)
+        words = None if run is None else Words(store, run, rank, size, patience)
+        self.agreement = EitherWay(self.council, words, self._latest, how.coordinator_seconds)
         self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
         self._point: Point | None = None
 

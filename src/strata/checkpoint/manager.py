@@ -20,6 +20,7 @@ from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import CheckpointGone
+from strata.checkpoint.runnames import common_run, known_run
 from strata.checkpoint.saver import Saver, whole_number
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
@@ -32,7 +33,7 @@ from strata.checkpoint.tieredsaver import TieredSaver
 from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
-from strata.checkpoint.words import Words, common_run
+from strata.checkpoint.words import Words
 from strata.config import Config
 from strata.core.ids import check_int
 from strata.errors import CheckpointDamaged, InvalidInput, Refused
@@ -316,17 +317,18 @@ class CheckpointManager(CheckpointReader):
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
-        self._seat = self._taken_seat(settings, rank, world_size) if is_coordinated else None
+        self._seat = self._taken_seat(settings, rank, world_size, run_id) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
 
-    def _taken_seat(self, settings: Config, rank: int, world_size: int) -> "Seat":
+    def _taken_seat(self, settings: Config, rank: int, world_size: int, run_id: str | None) -> "Seat":
         if self._tiers:
             raise InvalidInput(
                 'a job with a coordinator has no local tier yet: leave out `local`, or coordinator_url=""'
             )
         from strata.checkpoint.joining import Seat
 
-        return Seat(self._checkpoints, settings, rank, world_size, self.config.ranks_seconds)
+        run = "alone" if world_size == 1 else known_run(run_id, rank, world_size)
+        return Seat(self._checkpoints, settings, (rank, world_size, run), self.config)
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
         if self._tiers and world_size > 1:
@@ -334,7 +336,7 @@ class CheckpointManager(CheckpointReader):
         if self._tiers:
             return TieredSaver(self._tiers, self.config, arena)
         if self._seat is not None:
-            return CrewSaver(self._checkpoints, self.config, arena, self._seat.council)
+            return CrewSaver(self._checkpoints, self.config, arena, self._seat.agreement)
         if world_size == 1:
             return Saver(self._checkpoints, self.config, arena)
         run = common_run(run_id, rank, world_size)

@@ -12,6 +12,7 @@ OVERLAPS = ("none", "optimizer")
 BUSY = ("wait", "skip", "replace")
 UPLOADS = ("all", "newest")
 RANKS_SECONDS = 900.0
+COORDINATOR_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class CheckpointManagerConfig:
         their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
     stuck_seconds: a save fails if nothing comes of a call to the storage for so long; the error names it.
     ranks_seconds: in a job of several ranks, how long one waits for the others' parts; the error names them.
+    coordinator_seconds: where there is a coordinator, how long it may take to answer before a save begins without it.
     local_keep: how many of the latest stay on the local disk, where there is a local tier; and what is not uploaded.
     upload: which checkpoints go on from there: `all` that retention would keep, or only the `newest` at each time.
     """
@@ -40,6 +42,7 @@ class CheckpointManagerConfig:
     overlap: str = "none"
     stuck_seconds: float = STUCK_SECONDS
     ranks_seconds: float = RANKS_SECONDS
+    coordinator_seconds: float = COORDINATOR_SECONDS
     local_keep: int = 2
     upload: str = "all"
 
@@ -50,7 +53,7 @@ class CheckpointManagerConfig:
         if not isinstance(self.retention, Retention):
             raise InvalidInput(f"retention must be Retention(...), not {type(self.retention).__name__}")
         check_bool(self.incremental, "incremental")
-        for name in ("stuck_seconds", "ranks_seconds"):
+        for name in ("stuck_seconds", "ranks_seconds", "coordinator_seconds"):
             seconds = getattr(self, name)
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise InvalidInput(f"{name} must be a number above 0, not {seconds!r}")

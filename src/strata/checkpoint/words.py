@@ -10,25 +10,18 @@ is over say nothing to anybody.
 """
 
 import asyncio
-import os
-import re
-import secrets
 import socket
-import sys
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import Folder, Store
-from strata.core.ids import check_id
-from strata.errors import InvalidInput, ObjectNotFound, RankFailed
+from strata.errors import ObjectNotFound, RankFailed
 from strata.storage import ObjectInfo
 
 T = TypeVar("T")
@@ -211,55 +204,3 @@ class Words:
                 raise RankFailed(silence())
             await asyncio.sleep(pause)
             pause = min(self._pace[1], pause * 1.3)
-
-
-def common_run(given: str | None, rank: int, size: int) -> str:
-    """A name for this start of all ranks: the one that is given, or the launcher's, or what rank 0 tells torch's
-    process group or JAX's processes. InvalidInput if there is none of these."""
-    found = given or os.environ.get("STRATA_RUN_ID") or _process_groups(rank)
-    found = found or _jax_processes(rank, size) or _launchers(os.environ)
-    if not found:
-        raise InvalidInput(
-            "ranks that save together need a name for their run: start torch.distributed or jax.distributed before, or "
-            "set STRATA_RUN_ID to something that is the same on all ranks, and new at each start"
-        )
-    return check_id(re.sub(r"[^A-Za-z0-9._-]", "-", found)[:128], "run_id")
-
-
-def _launchers(environment: Mapping[str, str]) -> str:
-    """Slurm's, where each start is a step of its own. torchrun's is its user's to choose, and may be the same."""
-    if {"SLURM_JOB_ID", "SLURM_STEP_ID"} <= environment.keys():
-        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT")
-        parts = [environment.get(name, "0") for name in names]
-        return "slurm-" + "-".join(parts)
-    return ""
-
-
-def _process_groups(rank: int) -> str:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return ""
-    found = [secrets.token_hex(8) if rank == 0 else ""]
-    torch.distributed.broadcast_object_list(found)
-    return found[0]
-
-
-def _jax_processes(rank: int, size: int) -> str:
-    """Where each of them is a rank, and all have as many devices: else some would wait for others that never answer."""
-    jax = sys.modules.get("jax")
-    if jax is None or not jax.distributed.is_initialized():
-        return ""
-    devices = Counter(device.process_index for device in jax.devices())
-    if len(devices) != size or len(set(devices.values())) > 1:
-        return ""
-    from jax.experimental import multihost_utils
-
-    own = np.frombuffer(secrets.token_bytes(8), np.uint8)
-    try:
-        found = multihost_utils.broadcast_one_to_all(own, is_source=rank == 0)
-    except RuntimeError as error:
-        raise InvalidInput(
-            f"JAX's processes could not tell each other a name for their run: {error}. Set STRATA_RUN_ID to something "
-            "that is the same on all ranks, and new at each start"
-        ) from error
-    return np.asarray(found, np.uint8).tobytes().hex()

@@ -412,6 +412,63 @@ def test_a_coordinator_that_is_down_in_the_middle_is_waited_for(tmp_path: Path, 
     assert listed(running) == stored(tmp_path / "ck")
 
 
+def test_saving_goes_on_while_the_coordinator_is_down_and_it_learns_of_it_afterwards(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
+    with a_crew(tmp_path / "ck", running, config=config) as crew:
+        save(crew, 10)
+        running.kill()
+        for step in (20, 30):
+            save(crew, step)
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 30))
+        assert crew.managers[0].list_checkpoints() == [10, 20, 30]
+        running.start()
+        until(lambda: is_back(crew))
+        save(crew, 40)
+        assert crew.managers[0].list_checkpoints() == [10, 20, 30, 40]
+    assert [step for step, _ in listed(running)] == [10, 30, 40]
+
+
+def is_back(crew: Crew) -> bool:
+    """Whether all of them are heard by the coordinator again."""
+    seats = [manager._seat for manager in crew.managers]
+    return all(seat is not None and not seat._session._is_silent for seat in seats)
+
+
+def test_a_return_to_an_older_step_while_the_coordinator_is_down_counts(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
+    with a_crew(tmp_path / "ck", running, config=config) as crew:
+        for step in (10, 20):
+            save(crew, step)
+        running.kill()
+        load(crew, step=10)
+        save(crew, 15)
+        running.start()
+        until(lambda: is_back(crew))
+        save(crew, 18)
+    with a_crew(tmp_path / "ck", running) as crew:
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 18))
+        assert crew.managers[0].list_checkpoints() == [10, 15, 18]
+
+
+def test_ranks_that_have_a_name_for_their_run_begin_without_a_coordinator(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    running.kill()
+    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
+    with Crew(tmp_path / "ck", 2, run="named", coordinator_url=running.address, config=config) as crew:
+        save(crew, 10)
+        running.start()
+        until(lambda: all(manager._seat._session.registered for manager in crew.managers if manager._seat))
+        save(crew, 20)
+    assert listed(running) == stored(tmp_path / "ck")
+
+
 def test_without_a_coordinator_that_answers_the_latest_is_loaded_all_the_same(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:

@@ -94,7 +94,7 @@ def test_one_that_was_given_up_comes_back_as_another(running: CoordinatorProcess
     first = session.registered.incarnation
 
     async def stand_still() -> None:
-        time.sleep(2.5)
+        time.sleep(6)
 
     background.run(stand_still())
     eventually(lambda: session.registered is not None and session.registered.incarnation > first)
