@@ -283,13 +283,13 @@ class Council:
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, look: Look, *, insist: bool = False) -> Point:
+    async def recover(self, look: Look, *, insist: bool = False, silence: float | None = None) -> Point:
         """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that it is
-        there."""
+        there. `silence`: how many seconds the coordinator may take to answer, if it is not waited for as for others."""
         ends = time.monotonic() + self._patience
         while True:
             try:
-                answer = await self._patiently("Recover", found=_found(await look()), insist=insist)
+                answer = await self._patiently("Recover", silence=silence, found=_found(await look()), insist=insist)
             except Refused as error:
                 if not error.retry or time.monotonic() > ends:
                     raise
@@ -362,21 +362,23 @@ class Council:
             timeout_seconds=AWAIT_SECONDS,
         )
 
-    async def _patiently(self, method: str, **fields: Any) -> Any:
+    async def _patiently(self, method: str, *, silence: float | None = None, **fields: Any) -> Any:
         """While the coordinator does not answer, it is asked again: it may come back. So may this worker, if it was
         given up meanwhile: then it is told what became of its part."""
-        ends = time.monotonic() + self._patience
+        patience = self._patience if silence is None else silence
+        ends = time.monotonic() + patience
         while True:
             try:
-                return await self._call(method, **fields)
+                return await self._call(method, most=patience, **fields)
             except StrataError as error:
                 passes = is_silence(error) or isinstance(error, Expired | NotRegistered)
                 if not passes or time.monotonic() > ends:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _call(self, method: str, **fields: Any) -> Any:
-        return await self._caller.call(method, within=CALL_SECONDS + fields.get("timeout_seconds", 0.0), **fields)
+    async def _call(self, method: str, *, most: float = CALL_SECONDS, **fields: Any) -> Any:
+        within = min(most, CALL_SECONDS) + fields.get("timeout_seconds", 0.0)
+        return await self._caller.call(method, within=within, **fields)
 
 
 def _step(save: str) -> int:

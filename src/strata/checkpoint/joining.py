@@ -36,7 +36,8 @@ class Seat:
         self._session = join(settings, who)
         self.council = Council(self._session, store, rank, size, patience)
         words = None if run is None else Words(store, run, rank, size, patience)
-        self.agreement = EitherWay(self.council, words, self._latest, how.coordinator_seconds)
+        self._reach = how.coordinator_seconds
+        self.agreement = EitherWay(self.council, words, self._latest, self._reach)
         self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
         self._point: Point | None = None
 
@@ -47,7 +48,7 @@ class Seat:
         """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is
         the latest, since the point is taken already, or nobody can tell of one."""
         try:
-            point = await self.council.recover(self._latest)
+            point = await self.council.recover(self._latest, silence=self._reach)
         except StrataError as error:
             if not is_silence(error):
                 raise

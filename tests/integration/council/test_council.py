@@ -475,7 +475,7 @@ def test_without_a_coordinator_that_answers_the_latest_is_loaded_all_the_same(
     with a_crew(tmp_path / "ck", running) as crew:
         save(crew, 10)
     running.kill()
-    hasty = CheckpointManagerConfig(ranks_seconds=0.5)
+    hasty = CheckpointManagerConfig(coordinator_seconds=0.5)
     with CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=hasty) as manager:
         assert_same(manager.load(), bare(0, 10))
 
