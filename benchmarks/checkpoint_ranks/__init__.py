@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import Row, Table
 from benchmarks.storage import BUILD
+from tests.servers.coordinator import coordinator
 
 RANKS = 4
 MIB = int(os.environ.get("BENCH_MIB", "1024"))
@@ -19,10 +20,10 @@ OVERHEAD_MS = 50.0
 
 def run() -> Iterator[Table]:
     BUILD.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="bench-ranks-", dir=BUILD) as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-ranks-", dir=BUILD) as folder, coordinator(Path(folder)) as running:
         told = Path(folder) / "told.json"
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        command += ["-m", "benchmarks.checkpoint_ranks.rank", folder, str(MIB), str(told)]
+        command += ["-m", "benchmarks.checkpoint_ranks.rank", folder, str(MIB), str(told), running.address]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
         found: dict[str, list[float]] = json.loads(told.read_text())
     size = MIB * 1.048576
@@ -38,16 +39,21 @@ def run() -> Iterator[Table]:
             _ratio("Strata / DCP", found["strata load"], found["dcp load"], None),
         ],
     )
-    alone, together = found["one"], found["agree"]
-    overhead = [many - one for many, one in zip(together, alone, strict=True)]
     yield Table(
         f"What it takes {RANKS} ranks to agree: a save of a few bytes, until committed",
         [
-            _milliseconds("rank 0 alone", alone),
-            _milliseconds(f"{RANKS} ranks", together),
-            Row("begin to committed, less the writing", statistics.median(overhead), min(overhead), "ms", OVERHEAD_MS),
+            _milliseconds("rank 0 alone", found["one"]),
+            _milliseconds(f"{RANKS} ranks, through the storage", found["agree"]),
+            _overhead(found["agree"], found["one"]),
+            _milliseconds(f"{RANKS} ranks, through the coordinator", found["coordinated"]),
+            _overhead(found["coordinated"], found["one"]),
         ],
     )
+
+
+def _overhead(together: list[float], alone: list[float]) -> Row:
+    found = [many - one for many, one in zip(together, alone, strict=True)]
+    return Row("  begin to committed, less the writing", statistics.median(found), min(found), "ms", OVERHEAD_MS)
 
 
 def _rate(what: str, seconds: list[float], size: float) -> Row:

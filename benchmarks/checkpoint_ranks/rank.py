@@ -25,9 +25,10 @@ from strata.checkpoint import CheckpointManager
 
 ROUNDS, SMALL_ROUNDS = 5, 20
 TENSORS = 32
+KINDS = ("strata", "dcp", "strata load", "dcp load", "one", "agree", "coordinated")
 
 
-def main(folder: Path, mib: int, told: Path) -> None:
+def main(folder: Path, mib: int, told: Path, coordinator: str) -> None:
     dist.init_process_group("gloo")
     warnings.simplefilter("ignore")
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -39,7 +40,7 @@ def main(folder: Path, mib: int, told: Path) -> None:
         return {str(n): DTensor.from_local(each, mesh, [Shard(0)], run_check=False) for n, each in enumerate(own)}
 
     saved, room = state(), state()
-    found: dict[str, list[float]] = {name: [] for name in ("strata", "dcp", "strata load", "dcp load", "one", "agree")}
+    found: dict[str, list[float]] = {name: [] for name in KINDS}
     manager = CheckpointManager(folder / "strata", rank=rank, world_size=world, keep_count=1)
     for number in range(1, ROUNDS + 2):
         path = folder / f"dcp-{number}"
@@ -70,17 +71,23 @@ def main(folder: Path, mib: int, told: Path) -> None:
     manager.close()
     small = {"w": torch.ones(100)}
     manager = CheckpointManager(folder / "agree", rank=rank, world_size=world, keep_count=1)
+    through = CheckpointManager(
+        folder / "coordinated", rank=rank, world_size=world, keep_count=1, coordinator_url=coordinator
+    )
     alone = CheckpointManager(folder / "one", keep_count=1) if rank == 0 else None
     for number in range(1, SMALL_ROUNDS + 2):
         one = timed(partial(alone.save, small, number) if alone else nothing) * 1000
         many = timed(partial(manager.save, small, number)) * 1000
+        coordinated = timed(partial(through.save, small, number)) * 1000
         if number > 1:
             found["one"].append(one)
             found["agree"].append(many)
-        for each in (manager, alone):
+            found["coordinated"].append(coordinated)
+        for each in (manager, through, alone):
             if each is not None:
                 each.wait()
     manager.close()
+    through.close()
     if rank == 0:
         told.write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -96,4 +103,4 @@ def timed(act: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
