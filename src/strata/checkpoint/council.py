@@ -256,12 +256,12 @@ class Council:
 
     async def failed(self, save: str, why: str) -> None:
         begun = self._begun.pop(save, None)
-        if begun is None:
+        attempt = 0 if begun is None else begun.attempt
+        if not attempt:
             answer = await self._await(save, 0, known=_COMMITTED)
-            if answer.checkpoint.status != _OPEN:
-                return
-            begun = _Begun(answer.checkpoint.attempt, Term(0, -1, "", 0.0))
-        await self._call("FailCheckpoint", attempt=begun.attempt, reason=why[:REASON_CHARS])
+            attempt = answer.checkpoint.attempt if answer.checkpoint.status == _OPEN else 0
+        if attempt:
+            await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         begun, known = self._begun.pop(save), _OPEN

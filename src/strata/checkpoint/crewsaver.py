@@ -24,7 +24,7 @@ from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
-from strata.checkpoint.lineage import Term, check_term
+from strata.checkpoint.lineage import Term, check_term, is_attempt_name
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.replicas import copies_of, differing
@@ -237,7 +237,7 @@ class CrewSaver(Saver):
         if word.failed:
             raise _given_up(word.step, word)
         folder = folder_named(word.folder)
-        if word.step != step or folder is None or word.term is None:
+        if word.step != step or folder is None or word.term is None or not is_attempt_name(word.attempt):
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
         return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._agreement.rank)
 

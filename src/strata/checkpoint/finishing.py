@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from strata.checkpoint.attempt import Attempt
-from strata.checkpoint.lineage import Term, is_of, read_lineage, superseded_by
+from strata.checkpoint.lineage import Term, is_attempt_name, is_of, read_lineage, superseded_by
 from strata.checkpoint.manifest import Metadata, PartRef
 from strata.checkpoint.saving import commit
 from strata.checkpoint.store import Folder, Store, folder_named
@@ -33,7 +33,7 @@ def placed(place: str) -> tuple[Folder, str]:
     """Its folder, and the name of the attempt."""
     name, _, attempt = place.partition(" ")
     folder = folder_named(name)
-    if folder is None or not attempt:
+    if folder is None or not is_attempt_name(attempt):
         raise CheckpointDamaged(f"{place!r} is no place of a checkpoint")
     return folder, attempt
 

@@ -8,6 +8,7 @@ The law: the newest term alone may commit. One that finds a newer than its own s
 """
 
 import os
+import re
 import secrets
 import socket
 import time
@@ -24,6 +25,7 @@ from strata.errors import CheckpointDamaged, ObjectChanged, ObjectNotFound, Supe
 LINEAGE = "lineage.json"
 FORMAT = 1
 TRIES = 20
+_ATTEMPT = re.compile(r"\d{1,9}-[0-9a-f]{1,64}")
 
 T = TypeVar("T")
 
@@ -88,6 +90,11 @@ def writer_name() -> str:
 def attempt_name(term: Term) -> str:
     """For a save in this term. It says whose it is, and no two are the same."""
     return f"{stem_of(term)}{secrets.token_hex(2)}"
+
+
+def is_attempt_name(name: str) -> bool:
+    """Whether it is one, and no path to anywhere."""
+    return _ATTEMPT.fullmatch(name) is not None
 
 
 def is_of(term: Term, attempt: str) -> bool:
