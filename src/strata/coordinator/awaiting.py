@@ -12,6 +12,16 @@ from strata.coordinator.hub import Hub
 from strata.coordinator.replay import Entry
 from strata.coordinator.streams import check_welcome
 from strata.core.commits import ABANDONED, saving
+from strata.core.records import (
+    AttemptRecord,
+    CheckpointBegun,
+    CheckpointSkipped,
+    LineageStarted,
+    PartAcknowledged,
+    RecoveryPointSet,
+    WorkerJoined,
+    WorkerLost,
+)
 from strata.core.state import Attempt, Job
 from strata.errors import InvalidInput, StrataError
 from strata.rpc import Call
@@ -21,41 +31,64 @@ from strata.wire.errors import to_rpc
 AWAIT_SECONDS = 30.0
 AWAIT_SECONDS_MOST = 60.0
 
+_NEWS = (
+    AttemptRecord,
+    CheckpointBegun,
+    CheckpointSkipped,
+    LineageStarted,
+    PartAcknowledged,
+    RecoveryPointSet,
+    WorkerJoined,
+    WorkerLost,
+)
+
+
+class _Waiting:
+    """One call that is held."""
+
+    def __init__(self, request: pb.AwaitCheckpointRequest) -> None:
+        self.counts_parts = request.but_mine
+        self.news = asyncio.Event()
+
 
 class Awaiting:
-    """Wakes whoever waits when anything about its job has become durable."""
+    """Wakes whoever waits when something of its job has become durable that may be what it waits for. Of parts only
+    those are told who count them: in a job of a thousand ranks a thousand come, and a thousand wait."""
 
     def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
         self._hub, self._still_welcome = hub, still_welcome
-        self._news: dict[str, set[asyncio.Event]] = {}
+        self._by_job: dict[str, set[_Waiting]] = {}
         hub.watchers.add(self._on_entries)
 
     def _on_entries(self, entries: list[Entry]) -> None:
-        jobs = {getattr(entry.record, "job", "") for entry in entries} if entries else set(self._news)
-        for job in jobs & self._news.keys():
-            for news in self._news[job]:
-                news.set()
+        """None at all: somebody should look up, or the hub is closing."""
+        for job in self._by_job if not entries else {_job_of(entry) for entry in entries}:
+            own = [entry.record for entry in entries if _job_of(entry) == job]
+            counted = all(isinstance(record, PartAcknowledged) for record in own) and own
+            for waiting in self._by_job.get(job, ()):
+                if waiting.counts_parts or not counted:
+                    waiting.news.set()
 
     async def serve(self, request: pb.AwaitCheckpointRequest, call: Call) -> Any:
-        news = asyncio.Event()
-        waiting = self._news.setdefault(request.job_id, set())
-        waiting.add(news)
+        own = _Waiting(request)
+        others = self._by_job.setdefault(request.job_id, set())
+        others.add(own)
         closing = asyncio.ensure_future(self._hub.closing.wait())
-        closing.add_done_callback(lambda _: news.set())
+        closing.add_done_callback(lambda _: own.news.set())
         try:
             async with asyncio.timeout(_patience(request)):
                 while (told := await self._told(request)) is None:
-                    news.clear()
-                    await news.wait()
+                    own.news.clear()
+                    await own.news.wait()
                     check_welcome(self._hub, self._still_welcome, call)
             return told
         except TimeoutError:
             return pb.AwaitCheckpointResponse()
         finally:
             closing.cancel()
-            waiting.discard(news)
-            if not waiting:
-                self._news.pop(request.job_id, None)
+            others.discard(own)
+            if not others:
+                self._by_job.pop(request.job_id, None)
 
     async def _told(self, request: pb.AwaitCheckpointRequest) -> pb.AwaitCheckpointResponse | None:
         """What there is to say, once it is durable."""
@@ -69,6 +102,11 @@ class Awaiting:
         if told is not None:
             await self._hub.settled()
         return told
+
+
+def _job_of(entry: Entry) -> str:
+    """Empty for what may change a wait in no way, such as a barrier that is passed at each step."""
+    return getattr(entry.record, "job", "") if isinstance(entry.record, _NEWS) else ""
 
 
 def news_of(job: Job, request: pb.AwaitCheckpointRequest, rank: int) -> pb.AwaitCheckpointResponse | None:
