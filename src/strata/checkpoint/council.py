@@ -12,6 +12,7 @@ storage beside it.
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -21,7 +22,7 @@ import msgspec
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
 from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
 from strata.checkpoint.leftovers import is_refusal
-from strata.checkpoint.lineage import Term, stem_of
+from strata.checkpoint.lineage import Term, read_lineage, stem_of
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.words import Words
@@ -29,6 +30,7 @@ from strata.errors import (
     CheckpointDamaged,
     Conflict,
     Expired,
+    InvalidInput,
     NotFound,
     NotRegistered,
     RankFailed,
@@ -85,6 +87,7 @@ class Council:
     def __init__(self, caller: Caller, store: Store, rank: int, size: int, patience: float) -> None:
         self._caller, self._store, self.rank, self.size = caller, store, rank, size
         self._patience = patience
+        self._node, self._where = socket.gethostname(), f"{store.storage.url}/{store.root}"
         self._begun: dict[str, _Begun] = {}
         self._heard: dict[str, Word] = {}
         self._numbers: dict[str, int] = {}
@@ -156,12 +159,23 @@ class Council:
             raise RankFailed(
                 f"step {_step(save)} cannot be saved without ranks {absent}: they have left, or were given up"
             )
-        told = {part.rank: Done("", part) for part in found.parts if part.rank != self.rank}
+        told = {part.rank: Done(found.nodes[part.rank], part) for part in found.parts if part.rank != self.rank}
+        await self._check_shared(told)
         if not compare:
             return told
         said = await self.beside(begun.term).said(save)
         await self.beside(begun.term).forget(save)
         return {rank: said.get(rank, done) for rank, done in told.items()}
+
+    async def _check_shared(self, told: Mapping[int, Done]) -> None:
+        """Of each other machine, whether one of its parts is where it says."""
+        for rank, done in {done.node: (rank, done) for rank, done in told.items()}.values():
+            assert done.part is not None
+            if done.node != self._node and not await self._store.storage.exists(self._store.key(done.part.path)):
+                raise InvalidInput(
+                    f"rank 0 on {self._node} does not find the part of rank {rank} on {done.node} in {self._where}: "
+                    "all ranks must have the same storage there"
+                )
 
     async def _all_but_mine(self, save: str, begun: _Begun) -> None:
         ends = time.monotonic() + self._patience
@@ -237,13 +251,26 @@ class Council:
                 return _not_saved(step, answer)
             if answer.checkpoint.status == _OPEN:
                 folder, attempt = placed(answer.checkpoint.place)
-                term = await term_of(self._store, attempt, self._term)
+                term = await self._term_of(attempt)
                 self._term, self._begun[save] = term, _Begun(answer.checkpoint.attempt, term)
                 self.generation = answer.checkpoint.generation
                 return Word(step, folder=folder.name, attempt=attempt, term=term)
             if answer.HasField("checkpoint"):
                 await asyncio.sleep(PAUSE_SECONDS)
         raise RankFailed(f"rank 0 has not begun to save step {step} after {self._patience:g} s")
+
+    async def _term_of(self, attempt: str) -> Term:
+        """Rank 0 has begun it where all ranks look, before it said so."""
+        try:
+            return await term_of(self._store, attempt, self._term)
+        except Superseded:
+            newest = (await read_lineage(self._store)).newest
+            if newest is not None and newest.term >= int(attempt.partition("-")[0]):
+                raise
+            raise InvalidInput(
+                f"rank {self.rank} on {self._node} does not see what rank 0 writes to {self._where}: all ranks must "
+                "have the same storage there, and this is another"
+            ) from None
 
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         begun = self._begun[save]
@@ -330,16 +357,19 @@ class Council:
 
     async def _decision(self, attempt: int) -> Decision:
         parts: list[PartRef] = []
+        nodes: dict[int, str] = {}
         metrics: dict[str, str] = {}
         rank = 0
         while True:
             answer = await self._patiently("GetCheckpoint", attempt=attempt, from_rank=rank)
             for part in answer.checkpoint.parts:
-                parts.append(_reference(part))
+                said = _said(part)
+                parts.append(said.part)
+                nodes[part.rank] = said.node
                 metrics = dict(part.metrics) or metrics
             if not answer.HasField("next_rank"):
                 found = answer.checkpoint
-                return Decision(found.place, found.epoch, metrics, parts, found.participants)
+                return Decision(found.place, found.epoch, metrics, parts, found.participants, nodes)
             rank = answer.next_rank
 
     async def _acknowledge(self, attempt: int, part: PartRef, metrics: Mapping[str, float]) -> Any:
@@ -349,7 +379,7 @@ class Council:
             digest=part.digest,
             part_bytes=part.written_bytes,
             metrics={name: repr(float(value)) for name, value in metrics.items()},
-            place=msgspec.json.encode(part).decode(),
+            place=msgspec.json.encode(_Said(self._node, part)).decode(),
         )
 
     async def _await(self, save: str, attempt: int, *, known: int, but_mine: bool = False) -> Any:
@@ -406,11 +436,19 @@ def _found(latest: tuple[Folder, Metadata] | None) -> pb.Found:
     return pb.Found(step=metadata.step, epoch=metadata.epoch, place=place_of(folder, metadata))
 
 
-def _reference(part: pb.Part) -> PartRef:
+class _Said(msgspec.Struct, frozen=True):
+    """What the coordinator keeps of a part for whoever commits it: the machine that it was written on, and where it
+    is."""
+
+    node: str
+    part: PartRef
+
+
+def _said(part: pb.Part) -> _Said:
     try:
-        found = msgspec.json.decode(part.place, type=PartRef)
+        found = msgspec.json.decode(part.place, type=_Said)
     except UNREADABLE as error:
         raise CheckpointDamaged(f"rank {part.rank} does not say where its part is: {error}") from error
-    if (found.rank, found.digest) != (part.rank, part.digest):
-        raise CheckpointDamaged(f"rank {part.rank} says two things of its part: {found}")
+    if (found.part.rank, found.part.digest) != (part.rank, part.digest):
+        raise CheckpointDamaged(f"rank {part.rank} says two things of its part: {found.part}")
     return found

@@ -25,6 +25,7 @@ from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
 from strata.checkpoint.lineage import Term, check_term, is_attempt_name
+from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.replicas import copies_of, differing
@@ -330,9 +331,11 @@ class CrewSaver(Saver):
             raise
 
     async def _retain(self) -> None:
-        """Rank 0 deletes, for all."""
+        """Rank 0 deletes, for all; copies on a disk of its own each machine."""
         if self._leads:
             await super()._retain()
+        if isinstance(self._checkpoints, CopiedCheckpoints):
+            await self._checkpoints.keep_copies(self._config.local_keep)
 
     async def _let_go(self) -> list[tuple[Folder, Metadata]]:
         gone = await super()._let_go()

@@ -15,13 +15,15 @@ from strata.errors import CheckpointDamaged, ObjectNotFound
 
 
 class Decision(NamedTuple):
-    """All that is known of an attempt whose parts are durable. `metrics` are those that any rank gave, as text."""
+    """All that is known of an attempt whose parts are durable. `metrics` are those that any rank gave, as text; `nodes`
+    the machines that the parts of ranks were written on."""
 
     place: str
     epoch: int
     metrics: Mapping[str, str]
     parts: Sequence[PartRef]
     size: int
+    nodes: Mapping[int, str] = {}
 
 
 def place_of(folder: Folder, metadata: Metadata) -> str:

@@ -16,6 +16,7 @@ from strata.checkpoint.budget import Budget, default_budget
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.crewsaver import CrewSaver
 from strata.checkpoint.handle import SaveHandle
+from strata.checkpoint.localcopies import CopiedCheckpoints, LocalCopies
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
@@ -283,7 +284,8 @@ class CheckpointManager(CheckpointReader):
     path: a URL, or a folder; with `backend`, a prefix in the bucket that CHECKPOINT_BUCKET names; without both the
     environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
-    local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there.
+    local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there;
+    those of several ranks go to both at once, and are loaded from there.
     coordinator_url: where the coordinator of the job is; COORDINATOR_URL if nothing is said, and none for "".
     rank, world_size: of this process in its job, if each of its ranks saves a part; then all of them must save, the
     same steps in the same order. run_id: the name of this start of all ranks, which keeps what they say to each other
@@ -310,7 +312,10 @@ class CheckpointManager(CheckpointReader):
         settings = Config({"coordinator_url": coordinator_url or None}, os.environ)
         is_coordinated = coordinator_url != "" and bool(settings["coordinator_url"])
         rank, world_size = _place_in_world(rank, world_size, settings if is_coordinated else None)
-        super().__init__(path, backend, job_id=job_id, local=local)
+        is_crew = world_size > 1 or is_coordinated
+        super().__init__(path, backend, job_id=job_id, local=None if is_crew else local)
+        if is_crew and local is not None:
+            self._checkpoints = self._with_copies(local)
         self._checkpoints.rank = rank
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         self._stuck_seconds = self.config.stuck_seconds
@@ -319,6 +324,13 @@ class CheckpointManager(CheckpointReader):
         arena = Arena(self.budget.bytes)
         self._seat = self._taken_seat(settings, rank, world_size, run_id) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
+
+    def _with_copies(self, local: Where) -> CopiedCheckpoints:
+        """Several ranks commit behind; what lies on this machine's disk is for loading."""
+        store = self._checkpoints.store
+        far = store.storage.inner
+        copies = LocalCopies(far, checked_local(self._opened(local), far))
+        return CopiedCheckpoints(Store(copies, store.job), copies)
 
     def _taken_seat(self, settings: Config, rank: int, world_size: int, run_id: str | None) -> "Seat":
         if self._tiers:
@@ -331,8 +343,6 @@ class CheckpointManager(CheckpointReader):
         return Seat(self._checkpoints, settings, (rank, world_size, run), self.config)
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
-        if self._tiers and world_size > 1:
-            raise InvalidInput("a job of several ranks has no local tier yet: leave out `local`")
         if self._tiers:
             return TieredSaver(self._tiers, self.config, arena)
         if self._seat is not None:

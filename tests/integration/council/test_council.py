@@ -1,5 +1,6 @@
 """Ranks that save through a real coordinator: what they agree on, and what becomes of it when one of them is gone."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,17 @@ import pytest
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
-from strata.errors import CheckpointDamaged, NotFound, RankFailed, Refused, SaveReplaced, SaveSkipped, Unstorable
+from strata.errors import (
+    CheckpointDamaged,
+    InvalidInput,
+    NotFound,
+    RankFailed,
+    Refused,
+    SaveReplaced,
+    SaveSkipped,
+    Unstorable,
+)
+from strata.storage import LocalStorage
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -497,6 +508,37 @@ def test_damage_that_one_rank_finds_is_told_and_nobody_is_sent_there_again(
             assert_same(found, bare(rank, 10))
         save(crew, 15)
         assert crew.managers[0].list_checkpoints()[-1] == 15
+
+
+def test_a_root_that_is_not_shared_is_told_by_the_name_of_the_machine(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank writes to a disk of its own that has the same name on both."""
+    managers = []
+    for rank, node in enumerate(["node-a", "node-b"]):
+        monkeypatch.setattr("socket.gethostname", lambda node=node: node)
+        where = {"rank": rank, "world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+        managers.append(CheckpointManager(tmp_path / node, **where))  # type: ignore[arg-type]
+    crew = Crew.__new__(Crew)
+    crew.managers = managers
+    with crew, pytest.raises(RankFailed, match="rank 1 on node-b does not see what rank 0 writes"):
+        save(crew, 1)
+
+
+def test_a_part_that_is_on_another_disk_is_told_by_the_name_of_the_machine(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lineage was copied to both, and what comes after it is not."""
+    with a_crew(tmp_path / "node-a", running) as crew:
+        save(crew, 1)
+        shutil.copytree(tmp_path / "node-a", tmp_path / "node-b")
+        other = LocalStorage(tmp_path / "node-b")
+        seat = crew.managers[1]._seat
+        assert seat is not None
+        monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", other)
+        monkeypatch.setattr(seat.council, "_node", "node-b")
+        with pytest.raises(InvalidInput, match="does not find the part of rank 1 on node-b"):
+            save(crew, 2)
 
 
 def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorProcess) -> None:
