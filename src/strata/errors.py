@@ -34,6 +34,7 @@ that a storage that stopped answering may have done what it was asked: writing t
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class StrataError(Exception):
@@ -41,6 +42,14 @@ class StrataError(Exception):
 
     code = "error"
     retry = False
+
+    def __reduce__(self) -> Any:
+        """It goes from process to process as it is, also where more than a message is needed to make one."""
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[StrataError], args: tuple[Any, ...]) -> StrataError:
+    return kind.__new__(kind, *args)
 
 
 class InvalidInput(StrataError, ValueError):

@@ -62,7 +62,7 @@ def leaves_of(part: Whole) -> list[Leaf]:
 def _leaf(part: Whole, number: int, name: str, leaf: int | Tied) -> Leaf:
     if not isinstance(leaf, Tied) or leaf.offset is None:
         tensor = leaf.tensor if isinstance(leaf, Tied) else leaf
-        told = outline_of(part.tensors[tensor])
+        told = part.tensors[tensor] if tensor in part.boxes else outline_of(part.tensors[tensor])
         return Leaf(name, number, tensor, told.dtype, told.shape, 0, None, isinstance(leaf, Tied), False)
     is_dense = leaf.strides == dense_strides(leaf.shape, dtype_of(leaf.dtype).bytes)
     strides = None if is_dense else leaf.strides

@@ -3,7 +3,7 @@
 Read as it lies in a manifest. Nothing is built from it, so no package with arrays is needed to look.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from strata.checkpoint.names import Names, below
@@ -59,6 +59,45 @@ def plain_key(key: Node) -> object:
         kind, value = next(iter(key.items()))
         return tuple(plain_key(each) for each in value) if kind == "tuple" else value
     return key
+
+
+def entries(node: Node) -> list[tuple[Node, Node]]:
+    """The keys of a dict and what is under them."""
+    if "dict" in node:
+        return list(node["dict"].items())
+    if "arrays" in node:
+        return [(key, {node["of"]: number}) for number, key in enumerate(node["arrays"], node["from"])]
+    return [(key, each) for key, each in node["items"]]
+
+
+def dict_of(pairs: Sequence[tuple[Node, Node]], more: dict[str, Any]) -> Node:
+    """A dict of these, as a walk through a state would have written it down. `more` says of which kind it is."""
+    has_texts = all(isinstance(key, str) for key, _ in pairs)
+    kinds = {kind_of(each) if isinstance(each, dict) and len(each) == 1 else "" for _, each in pairs}
+    package = kinds.pop() if len(kinds) == 1 else ""
+    if has_texts and package in PACKAGES and more.get("as", "OrderedDict") == "OrderedDict":
+        first = pairs[0][1][package]
+        if [each[package] for _, each in pairs] == list(range(first, first + len(pairs))):
+            return {"arrays": [key for key, _ in pairs], "from": first, "of": package, **more}
+    if has_texts and not more:
+        return {"dict": dict(pairs)}
+    return {"items": [[key, each] for key, each in pairs], **more}
+
+
+def mapped(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The same, with each node as this makes it once it is done with what is in it. Keys stay as they are."""
+    if isinstance(node, list):
+        return [mapped(each, change) for each in node]
+    kind = kind_of(node)
+    if kind == "dict":
+        node = {"dict": {key: mapped(each, change) for key, each in node["dict"].items()}}
+    elif kind == "items":
+        node = {**node, "items": [[key, mapped(each, change)] for key, each in node["items"]]}
+    elif kind in ("tuple", "set", "frozenset", "rank"):
+        node = {kind: mapped(node[kind], change)}
+    elif kind == "named":
+        node = {**node, "values": mapped(node["values"], change)}
+    return change(node)
 
 
 def shown(node: Node) -> Any:

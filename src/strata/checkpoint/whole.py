@@ -15,7 +15,7 @@ import msgspec
 from strata.checkpoint.boxes import Box, cover, is_stretch, offset
 from strata.checkpoint.manifest import BYTES, TREE, Chunk, File, Leaf, Part, Spread, Tensor, Tied
 from strata.checkpoint.names import below
-from strata.checkpoint.skeleton import PACKAGES, array_kinds, kind_of, nodes, plain_key
+from strata.checkpoint.skeleton import array_kinds, dict_of, entries, kind_of, nodes, plain_key
 from strata.checkpoint.tree import ARRAYS, Node
 from strata.errors import CheckpointDamaged
 
@@ -143,7 +143,7 @@ class _Join:
         """All keys that any of them has."""
         by_key: dict[Any, tuple[Node, list[tuple[int, Node]]]] = {}
         for place, node in nodes:
-            for key, each in _entries(node):
+            for key, each in entries(node):
                 by_key.setdefault(_hashable(key), (key, []))[1].append((place, each))
         pairs = [(key, self._join(each, below(name, plain_key(key)))) for key, each in by_key.values()]
         first = nodes[0][1]
@@ -161,7 +161,7 @@ class _Join:
         if kind in _DICTS:
             pairs = [
                 (key, self._taken(place, each, below(name, plain_key(key)), is_own=is_own))
-                for key, each in _entries(node)
+                for key, each in entries(node)
             ]
             return _dict_of(pairs, {name: node[name] for name in ("as", "default") if name in node})
         if kind == "rank":
@@ -247,28 +247,8 @@ def _name(part: Part, leaf: Leaf) -> str:
     return part.tensors[leaf].name if isinstance(leaf, int) else leaf.name
 
 
-def _entries(node: Node) -> list[tuple[Node, Node]]:
-    """Keys and what is under them."""
-    if "dict" in node:
-        return list(node["dict"].items())
-    if "arrays" in node:
-        return [(key, {node["of"]: number}) for number, key in enumerate(node["arrays"], node["from"])]
-    return [(key, each) for key, each in node["items"]]
-
-
 def _dict_of(pairs: Sequence[tuple[Node, Node]], more: dict[str, Any]) -> Node:
-    """As a walk through the state would have written it down."""
-    kept = [(key, each) for key, each in pairs if each is not _NONE]
-    has_texts = all(isinstance(key, str) for key, _ in kept)
-    kinds = {kind_of(each) if isinstance(each, dict) and len(each) == 1 else "" for _, each in kept}
-    package = kinds.pop() if len(kinds) == 1 else ""
-    if has_texts and package in PACKAGES and more.get("as", "OrderedDict") == "OrderedDict":
-        first = kept[0][1][package]
-        if [each[package] for _, each in kept] == list(range(first, first + len(kept))):
-            return {"arrays": [key for key, _ in kept], "from": first, "of": package, **more}
-    if has_texts and not more:
-        return {"dict": dict(kept)}
-    return {"items": [[key, each] for key, each in kept], **more}
+    return dict_of([(key, each) for key, each in pairs if each is not _NONE], more)
 
 
 def _hashable(key: Node) -> object:

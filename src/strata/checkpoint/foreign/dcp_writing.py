@@ -16,7 +16,7 @@ from strata.checkpoint.frameworks import framework_named
 from strata.checkpoint.leaves import Leaf, LeafSupply, check_leaf, leaves_of
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.readers import marked
-from strata.checkpoint.skeleton import PACKAGES, array_kinds, kind_of
+from strata.checkpoint.skeleton import PACKAGES, array_kinds, kind_of, mapped
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tree import Node, unflatten
 from strata.checkpoint.whole import Whole
@@ -76,7 +76,7 @@ class _Export:
     def write(self, target: str, wants: Callable[[str], bool]) -> None:
         chosen = {leaf.number for leaf in self._leaves if wants(leaf.name)}
         skeleton = pruned(self._part.skeleton, chosen.__contains__, wants)
-        state = unflatten(_bare(skeleton), self._placeholder)
+        state = unflatten(mapped(skeleton, _bare), self._placeholder)
         if not isinstance(state, dict):
             raise InvalidInput(f"the state is no dict but a {type(state).__name__}, which torch does not write")
         self._meter.expect(sum(leaf.size for leaf in self.placeholders.values()))
@@ -170,22 +170,14 @@ def _cause(error: "CheckpointException") -> BaseException:
 
 def _bare(node: Node) -> Node:
     """All arrays torch's, and no named tuples: torch would pickle them by a class that nobody else has."""
-    if isinstance(node, list):
-        return [_bare(each) for each in node]
     kind = kind_of(node)
     if kind in PACKAGES:
         return {"torch": node[kind]}
     if kind == "arrays":
         return {**node, "of": "torch"}
-    if kind == "dict":
-        return {"dict": {key: _bare(each) for key, each in node["dict"].items()}}
-    if kind == "items":
-        return {**node, "items": [[key, _bare(each)] for key, each in node["items"]]}
-    if kind in ("tuple", "set", "frozenset"):
-        return {kind: [_bare(each) for each in node[kind]]}
     if kind == "named":
-        return {"tuple": [_bare(each) for each in node["values"]]}
-    return node
+        return {"tuple": node["values"]}
+    return node["rank"] if kind == "rank" else node
 
 
 def _empty(target: str) -> None:

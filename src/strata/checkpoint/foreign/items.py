@@ -3,7 +3,7 @@
 They are put into a tree as a state has it: dicts by name, lists by position.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from strata.checkpoint.assembling import Outline
@@ -67,9 +67,9 @@ def grown(
     """The state they make under these keys, and of each of its tensors which of the source's it is."""
     given = list(items)
     try:
-        tree = _planted(given)
-    except _InTheWay:  # a tensor `a` beside a tensor `a/b`: then names are just names
-        tree = _planted([Item(("/".join(map(str, item.path)),), item.what) for item in given])
+        tree = planted(given)
+    except InTheWay:  # a tensor `a` beside a tensor `a/b`: then names are just names
+        tree = planted([Item(("/".join(map(str, item.path)),), item.what) for item in given])
     for key in reversed(under):
         tree = {key: tree}
     for item in beside:
@@ -77,7 +77,7 @@ def grown(
             raise InvalidInput(f"there is a tensor {item.path[0]!r} already: put the tensors under another key")
         tree[item.path[0]] = _Value(item.what)
     growth = _Growth(package)
-    skeleton = growth.node(_with_lists(tree), "")
+    skeleton = growth.node(with_lists(tree), "")
     try:
         check_skeleton(skeleton, len(growth.outlines))
     except Nonsense as error:
@@ -86,23 +86,24 @@ def grown(
     return Content(0, TREE, skeleton, leaves, growth.outlines), growth.numbers
 
 
-class _InTheWay(Exception):
-    pass
+class InTheWay(Exception):
+    """A path leads through what is no dict."""
 
 
-def _planted(items: Iterable[Item]) -> dict[Any, Any]:
+def planted(items: Iterable[Item], leaf: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    """Dicts by key and by position, in which each stands at its path; as `leaf` makes it, which is never a dict."""
     root: dict[Any, Any] = {}
     for path, what in items:
         place = root
         for step in path[:-1]:
             place = place.setdefault(step, {})
             if type(place) is not dict:
-                raise _InTheWay
+                raise InTheWay
         if path[-1] in place:
             if type(place[path[-1]]) is dict:
-                raise _InTheWay
+                raise InTheWay
             raise InvalidInput(f"{name_of(path)!r} is there twice")
-        place[path[-1]] = _Value(what)
+        place[path[-1]] = (leaf or _Value)(what)
     return root
 
 
@@ -112,11 +113,11 @@ class _Value(NamedTuple):
     what: Any
 
 
-def _with_lists(tree: Any) -> Any:
+def with_lists(tree: Any) -> Any:
     """What has the positions of a list is one."""
     if type(tree) is not dict:
         return tree
-    made = {key: _with_lists(each) for key, each in tree.items()}
+    made = {key: with_lists(each) for key, each in tree.items()}
     if made and all(type(key) is int for key in made) and sorted(made) == list(range(len(made))):
         return [made[place] for place in range(len(made))]
     named = {str(key): each for key, each in made.items()}

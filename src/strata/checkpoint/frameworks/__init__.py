@@ -4,7 +4,7 @@ None of these packages is imported before the caller has: a value of torch's can
 """
 
 from strata.checkpoint.frameworks.base import COPIED, Block, Copying, Described, Framework, Layout
-from strata.checkpoint.frameworks.find import framework_named, framework_of, known_framework
+from strata.checkpoint.frameworks.find import framework_named, framework_of, know, known_framework
 
 __all__ = [
     "COPIED",
@@ -15,5 +15,6 @@ __all__ = [
     "Layout",
     "framework_named",
     "framework_of",
+    "know",
     "known_framework",
 ]

@@ -52,6 +52,11 @@ def framework_of(value: object) -> Framework | None:
     return found
 
 
+def know(kind: type, framework: Framework) -> None:
+    """Values of this type are arrays, of that package."""
+    _by_type[kind] = framework
+
+
 def framework_named(name: str) -> Framework:
     """That package, which must be installed."""
     known = _found.get(name)
