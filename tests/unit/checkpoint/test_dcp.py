@@ -15,21 +15,26 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
-from strata.checkpoint.exporting import Exported, Meter, tree_in
+from strata.checkpoint.exporting import SINGLE, Exported, Meter, choose, export_safetensors, tree_in
 from strata.checkpoint.foreign import dcp_writing
 from strata.checkpoint.foreign.dcp_metadata import read_dcp_metadata
 from strata.checkpoint.foreign.dcp_writing import export_dcp
 from strata.checkpoint.importing import ImportOptions, import_checkpoint, open_foreign
 from strata.checkpoint.leaves import LeafSupply
+from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.store import Folder, Store
 from strata.errors import CheckpointDamaged, InvalidInput
-from strata.storage import BlockingStorage, MemoryStorage
+from strata.integrations.dcp import StrataWriter
+from strata.storage import BlockingStorage, LocalStorage, MemoryStorage
+from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
+from tests.unit.integrations.ranks import columns, rows, save_together
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -113,6 +118,25 @@ def test_it_is_the_same_as_if_torch_had_saved_it(tmp_path: Path) -> None:
     mine, theirs = (FileSystemReader(tmp_path / name).read_metadata() for name in ("strata", "torch"))
     assert mine.state_dict_metadata == theirs.state_dict_metadata
     assert mine.planner_data == theirs.planner_data
+
+
+def test_what_several_ranks_saved_is_exported_whole(tmp_path: Path) -> None:
+    storage, big = MemoryStorage(), torch.arange(1 << 20, dtype=torch.float32).reshape(1024, -1)
+    with Crew(storage, 3) as crew:
+        crew.save([{"big": Replicated(big), "own": PerRank({"n": np.arange(2) + rank})} for rank in range(3)], 1)
+    wide, long = torch.arange(35.0).reshape(5, 7), torch.arange(9)
+    states = [{"m": {"wide": columns(wide, rank, 3), "long": rows(long, rank, 3)}, "step": 5} for rank in range(3)]
+    save_together(states, [StrataWriter(storage, step=1, job_id="other") for _ in states])
+    export(Store(storage, "default"), tmp_path / "one")
+    found = loaded_by_torch(tmp_path / "one", {"big": big, "own": {"n": torch.zeros(2, dtype=torch.int64)}})
+    assert_same(found, {"big": big, "own": {"n": torch.arange(2)}})
+    export(Store(storage, "other"), tmp_path / "other")
+    expected = {"m": {"wide": wide, "long": long}, "step": 5}
+    assert_same(loaded_by_torch(tmp_path / "other", expected), expected)
+    _, part = background.run(tree_in(Store(storage, "other"), Folder(1)))
+    target = LocalStorage(tmp_path)
+    background.run(export_safetensors(Store(storage, "other"), Folder(1), part, choose(part), target))
+    assert_same(load_file(tmp_path / SINGLE)["m/wide"], wide)
 
 
 def test_arrays_of_all_kinds_views_and_odd_containers_go_along(tmp_path: Path) -> None:
@@ -205,6 +229,18 @@ def test_what_torch_saved_is_imported(tmp_path: Path) -> None:
     assert_same(found["list"], state["list"])
     assert (found["step"], found["tuple"]) == (5, (1, 2.5))
     assert_same(found["half"], state["half"])
+
+
+def test_what_several_ranks_saved_with_torch_is_imported(tmp_path: Path) -> None:
+    wide, long, few = torch.arange(35.0).reshape(5, 7), torch.arange(9), torch.ones(2)
+    states = [
+        {"wide": columns(wide, rank, 4), "long": rows(long, rank, 4), "few": rows(few, rank, 4), "list": [few, 3]}
+        for rank in range(4)
+    ]
+    save_together(states, [FileSystemWriter(tmp_path / "in") for _ in states])
+    assert len(list((tmp_path / "in").glob("*.distcp"))) > 2
+    found = taken(tmp_path / "in")
+    assert_same({key: found[key] for key in states[0]}, {"wide": wide, "long": long, "few": few, "list": [few, 3]})
 
 
 def test_out_and_in_again_is_the_same(tmp_path: Path) -> None:
