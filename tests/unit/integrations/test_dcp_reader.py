@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorSt
 
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.marks import PerRank, Replicated
+from strata.checkpoint.readers import CheckpointGone
 from strata.errors import CheckpointDamaged, Conflict, InvalidInput, NotFound
 from strata.integrations.dcp import StrataReader, StrataWriter, reader
 from strata.storage import BlockingStorage, MemoryStorage, StorageBackend
@@ -98,7 +99,7 @@ def test_which_one_is_said_or_the_latest() -> None:
     assert load({"w": torch.zeros(2, dtype=torch.int64)}, storage, step=1)["w"].tolist() == [1, 1]
     with pytest.raises(NotFound, match="no committed checkpoint of step 9"):
         StrataReader(storage, step=9).read_metadata()
-    with pytest.raises(CheckpointException, match="no committed checkpoint"):
+    with pytest.raises(CheckpointException, match="NotFound: there is no committed checkpoint in memory:"):
         load({"w": torch.zeros(1)}, MemoryStorage())
 
 
@@ -273,13 +274,24 @@ def test_ranks_that_find_another_latest_are_told() -> None:
         one.prepare_global_plan(plans)
 
 
+class ReadOnly(FaultyStorage):
+    def _draw(self, operation: str, path: str) -> Any:
+        return ("before" if operation in ("write", "delete") else "done"), 0.0
+
+
 def test_where_no_mark_can_be_made_it_is_read_without(caplog: pytest.LogCaptureFixture) -> None:
     storage = saved({"w": torch.ones(3)})
-
-    class ReadOnly(FaultyStorage):
-        def _draw(self, operation: str, path: str) -> Any:
-            return ("before" if operation in ("write", "delete") else "done"), 0.0
-
     with caplog.at_level(logging.WARNING):
         assert load({"w": torch.zeros(3)}, ReadOnly(storage))["w"].tolist() == [1, 1, 1]
     assert "without a mark" in caplog.text
+
+
+def test_what_is_deleted_while_it_is_read_without_a_mark_is_gone_and_not_damaged() -> None:
+    storage = saved({"w": torch.ones(3)})
+    looking, planner = StrataReader(ReadOnly(storage)), DefaultLoadPlanner()
+    planner.set_up_planner({"w": torch.zeros(3)}, looking.read_metadata(), True)
+    with CheckpointManager(storage) as manager:
+        manager.save({"w": torch.ones(3)}, 2)
+        manager.delete(1)
+    with pytest.raises(CheckpointGone, match=r"step 1 in .* was just deleted"):
+        looking.read_data(planner.create_local_plan(), planner)

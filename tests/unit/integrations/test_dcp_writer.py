@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import re
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from strata.checkpoint.marks import PerRank
 from strata.errors import InvalidInput, StorageUnavailable, Superseded, Unstorable
 from strata.integrations.dcp import StrataReader, StrataWriter
 from strata.storage import BlockingStorage, MemoryStorage, StorageBackend
+from strata.testing.faulty import FaultyStorage
 from tests.unit.checkpoint.dying import DyingStorage, deaths
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.integrations.ranks import Halving, columns, load_together, rows, save_together
@@ -188,6 +190,15 @@ def test_it_can_be_saved_in_the_background() -> None:
     assert_same(CheckpointReader(storage).load()["model"], state["model"])
 
 
+def test_the_example_in_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs/CHECKPOINTS.md").read_text()
+    section = page.partition("## With torch.distributed.checkpoint")[2]
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], found)
+    assert_same(CheckpointReader("checkpoints").load()["model"], dict(found["state_dict"]["model"]))
+
+
 # -- steps, terms and retention --------------------------------------------------------------------------------------
 
 
@@ -262,10 +273,11 @@ def test_a_writer_goes_to_another_process_with_what_was_loaded_here(tmp_path: Pa
     for step in (1, 2):
         save({"w": torch.ones(1)}, tmp_path, step, metrics={"loss": 1})
     dcp.load({"w": torch.zeros(1)}, storage_reader=StrataReader(tmp_path, step=1), no_dist=True)
-    writer = pickle.loads(pickle.dumps(StrataWriter(str(tmp_path), step=4, metrics={"loss": 2}, keep_count=5)))
-    dcp.save({"w": torch.ones(1)}, storage_writer=writer, no_dist=True)
-    assert CheckpointReader(tmp_path).list_checkpoints() == [1, 4]
-    assert CheckpointReader(tmp_path).describe().metrics == {"loss": 2}
+    for step in (4, 5):
+        given = pickle.dumps(StrataWriter(str(tmp_path), step=step, metrics={"loss": step}, keep_count=5))
+        dcp.save({"w": torch.ones(1)}, storage_writer=pickle.loads(given), no_dist=True)
+    assert CheckpointReader(tmp_path).list_checkpoints() == [1, 4, 5]
+    assert CheckpointReader(tmp_path).describe().metrics == {"loss": 5}
 
 
 def test_what_it_cannot_do_is_refused() -> None:
@@ -447,6 +459,27 @@ def test_a_rank_that_fails_leaves_the_checkpoint_before_and_the_next_save_clears
     assert "did not come to its end on all ranks" in caplog.text
     assert files(storage, "default/checkpoints/step_2") == []
     assert CheckpointReader(storage).list_checkpoints() == [1, 3]
+
+
+def test_a_storage_that_does_not_answer_ends_the_save_by_name() -> None:
+    class Stuck(FaultyStorage):
+        def _draw(self, operation: str, path: str) -> Any:
+            return ("stuck" if path.endswith(ending) and operation != "exists" else "done"), 0.0
+
+    storage = MemoryStorage()
+    config = CheckpointManagerConfig(stuck_seconds=0.2)
+    for step, (ending, doing) in enumerate(
+        [("lineage.json", "beginning"), (".safetensors", "the save of step"), ("metadata.json", "committing")], 1
+    ):
+        stuck = Stuck(storage)
+        with pytest.raises(CheckpointException) as raised:
+            save({"w": torch.ones(3)}, stuck, step, config=config)
+        stuck.release()
+        assert isinstance(cause(raised), StorageUnavailable)
+        assert doing in str(cause(raised))
+        assert ending in str(cause(raised))
+    save({"w": torch.ones(3)}, storage, 9)
+    assert CheckpointReader(storage).latest_step() == 9
 
 
 def test_what_a_dropped_writer_has_begun_is_cleared_up_by_another() -> None:

@@ -26,6 +26,7 @@ from strata.checkpoint.saving import commit, declare
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
+from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import whole_of
 from strata.errors import CheckpointDamaged, InvalidInput, RankFailed, StrataError
 from strata.storage import StorageBackend, open_storage
@@ -39,6 +40,8 @@ class Begun:
 
     def __init__(self, save: _Save, attempt: Attempt, config: CheckpointManagerConfig, claim: AsyncExitStack) -> None:
         self.save, self.attempt, self.config, self.claim = save, attempt, config, claim
+        self.is_decided = False
+        """Whether it may be committed, whatever the storage says."""
         self.is_over = False
 
 
@@ -63,10 +66,10 @@ class Run(Saver):
         """Whether it is that of the process that this one was forked from."""
         return os.getpid() != self._process
 
-    @property
-    def returned(self) -> int | None:
-        """The step that the next save goes on from, if one was loaded since the last."""
-        return self._returned
+    def hand_over(self) -> int | None:
+        """The step that the next save goes on from, if one was loaded since the last: to the process that saves it."""
+        returned, self._returned = self._returned, None
+        return returned
 
     async def open(self, step: int, epoch: int, metrics: dict[str, float], config: CheckpointManagerConfig) -> Begun:
         """Decide where a save goes."""
@@ -75,11 +78,15 @@ class Run(Saver):
         save = _Save(SaveHandle(step), None, None, epoch, metrics, time.perf_counter(), hurried=False)
         async with AsyncExitStack() as claim:
             try:
-                attempt = await claim.enter_async_context(self._claimed(save))
+                claiming = claim.enter_async_context(self._claimed(save))
+                attempt = await watched(claiming, f"beginning {self._named(step)}", config.stuck_seconds)
             except BaseException as error:
                 self._failed(save.handle, error)
                 raise
             return Begun(save, attempt, config, claim.pop_all())
+
+    def _named(self, step: int) -> str:
+        return f"the save of step {step} to {self.checkpoints.where}"
 
     async def _attempt(self, save: _Save) -> Attempt:
         attempt = await super()._attempt(save)
@@ -90,29 +97,31 @@ class Run(Saver):
 
     async def finish(self, begun: Begun, own: Part, others: Sequence[PartRef], ranks: int) -> None:
         """Commit it: this rank's part, which says where everything stands, and those of others."""
-        attempt, is_decided = begun.attempt, False
+        what = f"committing {self._named(begun.attempt.folder.step)}"
         try:
-            async with giving_back(self.store, attempt):
-                _check_places(attempt, others)
-                reference = await declare(self.store, attempt, own)
-                parts = [own, *await self._read(others)]
-                self._check_whole(attempt, parts)
-            is_decided = True
-            await commit(self.store, attempt, parts, [reference, *others], ranks)
+            await watched(self._commit_all(begun, own, others, ranks), what, begun.config.stuck_seconds)
         except BaseException as error:
-            await self.give_up(begun, error, is_certain=not is_decided or is_refusal(error))
+            await self.give_up(begun, error, is_certain=not begun.is_decided or is_refusal(error))
             raise
         await self._over(begun)
-        report = begun.save.handle.report
-        report.tensors = sum(len(part.tensors) for part in parts)
-        report.written_bytes = sum(each.written_bytes for each in (reference, *others))
-        report.state_bytes = sum(each.stored_bytes for each in (reference, *others))
-        report.durable_seconds = time.perf_counter() - begun.save.began
+        begun.save.handle.report.durable_seconds = time.perf_counter() - begun.save.began
         self._failures = 0
-        self.telling.committed(report)
+        self.telling.committed(begun.save.handle.report)
         begun.save.handle.committed()
         self._config = begun.config  # which says what is kept
         await self._retain()
+
+    async def _commit_all(self, begun: Begun, own: Part, others: Sequence[PartRef], ranks: int) -> None:
+        attempt, report = begun.attempt, begun.save.handle.report
+        async with giving_back(self.store, attempt):
+            _check_places(attempt, others)
+            references = [await declare(self.store, attempt, own), *others]
+            parts = [own, *await self._read(others)]
+            self._check_whole(attempt, parts)
+        report.tensors = sum(len(part.tensors) for part in parts)
+        report.written_bytes = report.state_bytes = sum(each.written_bytes for each in references)
+        begun.is_decided = True
+        await commit(self.store, attempt, parts, references, ranks)
 
     async def give_up(self, begun: Begun, error: BaseException, *, is_certain: bool = True) -> None:
         """It comes to nothing. What others have written of it goes when the next one begins, unless it may yet turn out

@@ -6,6 +6,7 @@ unpickled.
 """
 
 import asyncio
+import traceback
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
@@ -22,12 +24,12 @@ from torch.futures import Future
 from strata import background
 from strata.checkpoint.boxes import Box
 from strata.checkpoint.frameworks import Block, framework_named
-from strata.checkpoint.gathering import memory_for, wishes_for
+from strata.checkpoint.gathering import memory_for, once, wishes_for
 from strata.checkpoint.leaves import Leaf, LeafSupply
 from strata.checkpoint.manager import LATEST_TRIES, Where
 from strata.checkpoint.manifest import BYTES
-from strata.checkpoint.readers import CheckpointGone, marked
-from strata.checkpoint.reading import AnyWish, ChunkReader
+from strata.checkpoint.readers import CheckpointGone, gone, marked
+from strata.checkpoint.reading import ChunkReader, Placed, Wish
 from strata.checkpoint.saver import whole_number
 from strata.checkpoint.skeleton import array_kinds
 from strata.checkpoint.store import Folder
@@ -87,6 +89,7 @@ class StrataReader(StorageReader):
         self._step = None if step is None else whole_number(step, "step")
         self._rank, self._resume, self._timeout = rank, resume, timeout
         self._opened: Opened | None = None
+        self._lost: Exception | None = None
 
     def __repr__(self) -> str:
         return f"StrataReader({self._run.checkpoints.where!r}, step={self._step})"
@@ -98,10 +101,18 @@ class StrataReader(StorageReader):
         if checkpoint_id is not None:
             self._step = step_of(checkpoint_id)
 
-    def read_metadata(self) -> Metadata:
-        """Takes nothing: to a reader that does, torch comes a second time for what each rank has by itself."""
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What there is. After an error torch comes a second time, with a rank: for what that has by itself, which
+        is nothing. Unless it hears then what was wrong, its caller does not either."""
+        if "rank" in kwargs and self._lost is not None:
+            raise CheckpointException("read_metadata", {kwargs["rank"]: (self._lost, traceback.StackSummary())})
         self._close()
-        self._opened = opened = self._wait(self._open())
+        try:
+            self._opened = opened = self._wait(self._open())
+        except Exception as error:
+            self._lost = error
+            raise
+        self._lost = None
         self._dropping = weakref.finalize(self, _close, opened)
         self._dropping.atexit = False
         return opened.catalogue.metadata()
@@ -129,6 +140,10 @@ class StrataReader(StorageReader):
         try:
             self._fill(opened, plan, planner)
             self._give_values(opened, plan, planner)
+        except CheckpointDamaged as error:
+            if self._wait(self._run.store.is_committed(opened.folder)):
+                raise
+            raise gone(self._run.store, opened.folder) from error
         finally:
             self._close()
         if self._resume:
@@ -201,11 +216,11 @@ class StrataReader(StorageReader):
             planner.commit_tensor(each.item, each.target)
 
     def _read(self, opened: Opened, wanted: Iterable[tuple[Slice, Block]]) -> None:
-        wishes: list[AnyWish] = []
+        wishes: list[Wish | Placed] = []
         for (_, leaf, box, _), memory in wanted:
             told, boxes = opened.whole.tensors[leaf.tensor], opened.whole.boxes.get(leaf.tensor)
             wishes += wishes_for(told, boxes, box, memory)
-        self._wait(ChunkReader(self._run.store, opened.whole.files, lambda count: None).read(wishes))
+        self._wait(ChunkReader(self._run.store, opened.whole.files, lambda count: None).read(once(wishes)))
 
     def _read_and_copy(self, opened: Opened, batch: list[Slice]) -> None:
         """Through memory of our own: to a device, to where gaps are, or as another type."""

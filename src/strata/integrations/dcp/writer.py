@@ -10,11 +10,11 @@ A crash anywhere leaves the checkpoint before; what it wrote is removed by the n
 
 import asyncio
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
@@ -41,7 +41,6 @@ from strata.errors import InvalidInput, RankFailed
 from strata.integrations.dcp.places import Begun, Run, is_step, run_at, step_of
 from strata.integrations.dcp.stating import Stated, completed, path_of, state_of, stated
 
-T = TypeVar("T")
 MEMORY_BYTES = 256 << 20
 """For what is on its way to the storage: the state itself stays where it is until it is written."""
 TOLD = 5
@@ -106,7 +105,7 @@ class StrataWriter(StorageWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_place", "_step", "_epoch", "_metrics", "_config")
-        return {name: self.__dict__[name] for name in kept} | {"returned": self._run.returned}
+        return {name: self.__dict__[name] for name in kept} | {"returned": self._run.hand_over()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         returned = state.pop("returned")
@@ -132,13 +131,13 @@ class StrataWriter(StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         if self._step is None:
             raise InvalidInput("nobody said which step is saved: StrataWriter(url, step=1000), or checkpoint_id=1000")
-        if plan.usable:
+        if getattr(plan, "usable", True):
             self._run.order = {path_of(item, plan): place for place, item in enumerate(plan.items)}
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         assert self._step is not None
-        begun = self._wait("beginning", self._run.open(self._step, self._epoch, self._metrics, self._config))
+        begun = background.run(self._run.open(self._step, self._epoch, self._metrics, self._config))
         self._begun, self._ranks = begun, len(plans)
         # Whoever drops the writer of a save that failed elsewhere will not begin another with it.
         self._dropping = weakref.finalize(self, _drop, self._run, begun)
@@ -182,7 +181,7 @@ class StrataWriter(StorageWriter):
             background.run(self._run.give_up(begun, error))
             raise
         parts = [others[rank] for rank in sorted(others)]
-        self._wait("committing", self._run.finish(begun, part, parts, self._ranks))
+        background.run(self._run.finish(begun, part, parts, self._ranks))
         self._let_go()
 
     @classmethod
@@ -194,9 +193,6 @@ class StrataWriter(StorageWriter):
     @property
     def _what(self) -> str:
         return f"the save of step {self._step} to {self._run.checkpoints.where}"
-
-    def _wait(self, doing: str, work: Coroutine[Any, Any, T]) -> T:
-        return background.run(watched(work, f"{doing} {self._what}", self._config.stuck_seconds))
 
     def _attempt(self, plan: SavePlan) -> Attempt:
         """The one that this rank was told of. A planner that keeps its plans gives the same one again for the next
@@ -210,7 +206,8 @@ class StrataWriter(StorageWriter):
             if told.folder.step != step:
                 raise InvalidInput(f"the coordinating rank saves step {told.folder.step}, and this one step {step}")
             return told
-        is_taken = self._wait("looking for room for", self._run.store.is_committed(Folder(step)))
+        looking = self._run.store.is_committed(Folder(step))
+        is_taken = background.run(watched(looking, self._what, self._config.stuck_seconds))
         folder = Folder(step, told.term.term) if is_taken else Folder(step)
         return told._replace(folder=folder, name=attempt_name(told.term))
 
