@@ -28,7 +28,7 @@ from strata.checkpoint.lineage import Term, check_term, is_attempt_name
 from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
-from strata.checkpoint.replicas import copies_of, differing
+from strata.checkpoint.replicas import copies_of, differing, stored_on_devices
 from strata.checkpoint.saver import Saver, _Save, whole_number
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
@@ -73,6 +73,7 @@ class CrewSaver(Saver):
         self._names: list[str] = []
         self._copies: dict[str, dict[str, list[str]]] = {}
         """Of each save under way: what is to be compared between ranks; see `replicas`."""
+        self._on_devices: dict[str, list[str]] = {}
         self._told: list[str] | None = None
         self._is_heard = agreement.rank == 0
         self._is_compared = False
@@ -127,6 +128,7 @@ class CrewSaver(Saver):
         prepared = super()._prepared(handle, state)
         if not self._is_compared:
             self._copies[handle.name] = copies_of(prepared.taken)
+            self._on_devices = stored_on_devices(prepared.taken) if self._leads else {}
         if self._leads:
             self._names = [leaf.name for leaf in prepared.taken if not _lies_elsewhere(leaf)]
         return prepared
@@ -312,7 +314,7 @@ class CrewSaver(Saver):
                     f"rank {rank} on {done.node} has other values than rank 0 for {', '.join(shared[:TOLD])}, which is "
                     "marked Replicated: it is not the same on all ranks"
                 )
-            names = differing(done.copies, own)
+            names = differing(done.copies, own, self._on_devices)
             if names and not self._is_compared:
                 some = ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")
                 words = (

@@ -6,7 +6,7 @@ marked Replicated, of which each rank stores some rows: what differs is a mixtur
 """
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from strata.checkpoint.plan import chunks_of
 from strata.checkpoint.tree import Leaf
 
 
-def copies_of(leaves: Iterable[Leaf]) -> dict[str, list[str]]:
-    """The digests of those that another rank stores, or all ranks together, chunk by chunk. Only of what lies in host
-    memory: to fetch the rest from a device would cost as much as to save it."""
+def copies_of(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
+    """The digests of those that another rank stores, or all ranks together, chunk by chunk; of what lies on a GPU, a
+    number that is found there."""
     found = {}
     for leaf in leaves:
         described = leaf.described
@@ -25,11 +25,40 @@ def copies_of(leaves: Iterable[Leaf]) -> dict[str, list[str]]:
             memory = (ctypes.c_uint8 * described.size).from_address(described.start)
             data = np.ctypeslib.as_array(memory)
             found[leaf.name] = [digest_of(data[start : start + size]) for start, size in chunks_of(described.size)]
-    return found
+    return found | _on_devices(leaf for leaf in leaves if leaf.shares is not None)
 
 
-def differing(copies: Mapping[str, list[str]], stored: Part) -> list[str]:
+def stored_on_devices(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
+    """The same of what this rank stores, for what others say of theirs on GPUs."""
+    return _on_devices(leaf for leaf in leaves if leaf.shares is None)
+
+
+def _on_devices(leaves: Iterable[Leaf]) -> dict[str, list[str]]:
+    there = {
+        leaf.name: leaf.framework.device_bytes(leaf.value)
+        for leaf in leaves
+        if leaf.described.on_device and leaf.described.shards is None and leaf.framework.name == "torch"
+    }
+    blocks = {name: block for name, block in there.items() if block is not None}
+    if not blocks:
+        return {}
+    from strata.checkpoint.frameworks.fingerprints import fingerprints
+
+    return {name: [found] for name, found in zip(blocks, fingerprints(list(blocks.values())), strict=True)}
+
+
+def differing(copies: Mapping[str, list[str]], stored: Part, on_devices: Mapping[str, list[str]]) -> list[str]:
     """The names of those that are not what rank 0 stored under that name. Of some it stores only a part, or a view."""
     there = {tensor.name: [chunk.digest for chunk in tensor.chunks] for tensor in stored.tensors}
     whole = {stored.tensors[leaf].name for leaf in stored.leaves if isinstance(leaf, int)}
-    return [name for name, digests in copies.items() if name in whole and there[name] != digests]
+    known = {**{name: there[name] for name in whole}, **on_devices}
+    return [
+        name
+        for name, digests in copies.items()
+        if name in known and _kind(known[name]) == _kind(digests) and known[name] != digests
+    ]
+
+
+def _kind(digests: Sequence[str]) -> str:
+    """What is on a GPU here and in host memory there cannot be compared."""
+    return digests[0].partition(":")[0] if digests else ""
