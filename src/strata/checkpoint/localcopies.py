@@ -2,12 +2,14 @@
 from there, where it is whole.
 
 The storage behind holds the checkpoints, and what is not there does not count. A file of a part goes to both at once,
-and its name says which attempt wrote it, so a copy under the same name is the same; nothing else is copied. A disk that
-fails, or is full, costs the copies and nothing more.
+and its name says which attempt wrote it, so a copy under the same name is the same; nothing else is copied. What has to
+be read from behind is copied as well, stretch by stretch, and ranks that share the disk read each stretch once: one
+claims it, and the others wait for the copy. A disk that fails, or is full, costs the copies and nothing more.
 """
 
 import asyncio
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -21,13 +23,19 @@ from strata.checkpoint.opened import Opened
 from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tiers import NearestOpened
-from strata.errors import CheckpointDamaged, StorageError
+from strata.errors import CheckpointDamaged, ObjectExists, ObjectNotFound, StorageError
 from strata.storage import ObjectInfo, StorageBackend
-from strata.storage.backend import Data, Progress, StorageWriter
+from strata.storage.backend import Data, Progress, StorageWriter, byte_view
 
 logger = logging.getLogger("strata.checkpoint")
 
 T = TypeVar("T")
+SHARED_BYTES = 1 << 20
+"""What is shorter is not worth a copy."""
+POLL_SECONDS = 0.01
+CLAIM = ".claim"
+FETCH_SECONDS = 60.0
+"""The longest to wait for another to fetch a stretch."""
 OUT_SECONDS = 600.0
 """How long a disk that failed is left alone."""
 _COPIED = re.compile(r".*/(step_\d+[^/]*)/part-\d+-(\d+)-[0-9a-f]+[^/]*")
@@ -107,7 +115,13 @@ class LocalCopies:
         return await self._nearest(path, lambda storage: storage.read_ranges(path, ranges))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
-        await self._nearest(path, lambda storage: storage.read_into(path, start, targets))
+        async def behind(storage: StorageBackend) -> None:
+            if storage is self.near:
+                await storage.read_into(path, start, targets)
+            else:
+                await self._once(path, start, targets)
+
+        await self._nearest(path, behind)
 
     async def _nearest(self, path: str, use: Callable[[StorageBackend], Awaitable[T]]) -> T:
         if self._is_copied(path):
@@ -119,6 +133,60 @@ class LocalCopies:
                 self.hits += 1
                 return found
         return await use(self.far)
+
+    # -- what has to come from behind: once --------------------------------------------------------------------------
+
+    async def _once(self, path: str, start: int, targets: Sequence[Data]) -> None:
+        size = sum(byte_view(target).nbytes for target in targets)
+        if size < SHARED_BYTES or not self._is_copied(path):
+            await self.far.read_into(path, start, targets)
+            return
+        piece = f"{path}@{start}-{size}"
+        if await self._is_mine_to_fetch(piece):
+            await self._fetch(piece, path, start, targets)
+        else:
+            await self.near.read_into(piece, 0, targets)
+            self.hits += 1
+
+    async def _is_mine_to_fetch(self, piece: str) -> bool:
+        """Whether no copy of it is here, nor anybody on this machine who fetches it."""
+        ends = time.monotonic() + FETCH_SECONDS
+        try:
+            while not await self.near.exists(piece):
+                if time.monotonic() > ends:
+                    return True
+                try:
+                    await self.near.put_if_absent(f"{piece}{CLAIM}", str(os.getpid()).encode())
+                    return True
+                except ObjectExists:
+                    if not await self._is_being_fetched(piece):
+                        return True
+                await asyncio.sleep(POLL_SECONDS)
+        except StorageError as error:
+            self.leave_alone(error)
+            return True
+        return False
+
+    async def _is_being_fetched(self, piece: str) -> bool:
+        try:
+            return is_alive(int(await self.near.read(f"{piece}{CLAIM}")))
+        except (ObjectNotFound, ValueError):
+            return True  # it was, until now: look again
+
+    async def _fetch(self, piece: str, path: str, start: int, targets: Sequence[Data]) -> None:
+        try:
+            await self.far.read_into(path, start, targets)
+            if time.monotonic() >= self._out_until:
+                async with self.near.open_writer(piece, size=sum(byte_view(each).nbytes for each in targets)) as copy:
+                    for target in targets:
+                        await copy.write(target)
+        except StorageError as error:
+            if error.storage != self.near.url:
+                raise
+            self.leave_alone(error)
+        finally:
+            with suppress(StorageError):
+                await self.near.delete(f"{piece}{CLAIM}")
 
     async def delete(self, path: str) -> None:
         await self.far.delete(path)
@@ -234,6 +302,19 @@ class _Both:
 
     async def abort(self) -> None:
         await self._far.abort()
+
+
+def is_alive(process: int) -> bool:
+    """On this machine, as far as it can be told."""
+    if os.name == "nt":  # where to ask would be to end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 async def _beside(work: Coroutine[Any, Any, None], copy: Coroutine[Any, Any, None]) -> None:

@@ -1,5 +1,7 @@
 """Ranks on machines with disks of their own: what they save is behind, and what they load comes from their disks."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,3 +179,66 @@ def test_bytes_are_kept_behind_alone(tmp_path: Path) -> None:
         crew.save([b"first", b"second"], 1)
         assert crew.each(lambda rank, manager: manager.load()) == [b"first", b"second"]
     assert not list(tmp_path.rglob("model*"))
+
+
+# -- several ranks on one machine --------------------------------------------------------------------------------------
+
+
+def large(step: int) -> dict[str, Any]:
+    return {"w": np.arange(3 << 20, dtype=np.float64) + step, "small": np.ones(5)}
+
+
+def stretches(storages: Sequence[FaultyStorage]) -> int:
+    """How often the files of arrays were read from, in all."""
+    return sum(len(reads(each)) for each in storages)
+
+
+def test_ranks_that_share_a_disk_read_each_stretch_from_behind_once(tmp_path: Path) -> None:
+    far = MemoryStorage()
+    with Crew(far, 3, run="elsewhere", config=CONFIG) as crew:
+        crew.save([large(1)] * 3, 1)
+    alone = FaultyStorage(far)
+    with CheckpointManager(alone) as manager:
+        manager.load()
+    seen = [FaultyStorage(far) for _ in range(3)]
+    with Machines(seen, [tmp_path] * 3, run="here") as crew:
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
+        assert stretches(seen) == stretches([alone])
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
+        assert stretches(seen) == stretches([alone])
+        crew.save([large(2)] * 3, 2)
+        crew.save([large(3)] * 3, 3)
+        crew.each(lambda rank, manager: manager.wait())
+        assert not list(tmp_path.rglob("step_1/*@*"))
+    assert not list(tmp_path.rglob("*.claim"))
+
+
+def test_what_a_process_that_died_had_claimed_is_fetched_by_another(tmp_path: Path) -> None:
+    far = MemoryStorage()
+    with CheckpointManager(far) as manager:
+        manager.save(large(1), step=1)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    with Machines(far, [tmp_path] * 2) as crew:
+        first = crew.managers[0]
+        first.load()
+        for piece in tmp_path.rglob("*@*"):
+            piece.unlink()
+            piece.with_name(f"{piece.name}.claim").write_bytes(dead.stdout)
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
+
+
+def test_a_stretch_that_is_damaged_on_the_disk_is_read_from_behind(tmp_path: Path) -> None:
+    far = MemoryStorage()
+    with CheckpointManager(far) as manager:
+        manager.save(large(1), step=1)
+    with Machines(far, [tmp_path] * 2) as crew:
+        crew.managers[0].load()
+        (piece,) = tmp_path.rglob("*@*")
+        data = bytearray(piece.read_bytes())
+        data[1000] ^= 1
+        piece.write_bytes(data)
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
