@@ -57,8 +57,11 @@ class Seat:
         if self.council.generation == point.generation:
             return None
         self.council.generation, self._point = point.generation, point
-        if point.folder is None:
-            raise NotFound(f"the job begins at the start, in {self._checkpoints.where}: {point.reason}")
+        if point.folder is None and await self._latest() is not None:
+            raise NotFound(
+                f"all ranks begin at the start, whatever is in {self._checkpoints.where} ({point.reason}): to go on from "
+                "a checkpoint, load it by its step on all of them"
+            )
         return point.folder
 
     async def _latest(self) -> tuple[Folder, Metadata] | None:
