@@ -59,8 +59,8 @@ class Seat:
         self.council.generation, self._point = point.generation, point
         if point.folder is None and await self._latest() is not None:
             raise NotFound(
-                f"all ranks begin at the start, whatever is in {self._checkpoints.where} ({point.reason}): to go on from "
-                "a checkpoint, load it by its step on all of them"
+                f"all ranks begin at the start, whatever is in {self._checkpoints.where} ({point.reason}): to go on "
+                "from a checkpoint, load it by its step on all of them"
             )
         return point.folder
 
