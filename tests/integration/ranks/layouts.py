@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from strata.checkpoint import CheckpointManager
 
@@ -25,8 +26,12 @@ def meshes(world: int) -> dict[str, DeviceMesh]:
 
 
 def placements_of(mesh: DeviceMesh, shape: tuple[int, ...]) -> list[tuple[Placement, ...]]:
+    """Also as FSDP over tensor parallelism cuts, and interleaved as no order of cuts explains."""
     kinds: list[Placement] = [Replicate(), *(Shard(d) for d in range(len(shape)))]
-    return list(product(kinds, repeat=mesh.ndim))
+    found = list(product(kinds, repeat=mesh.ndim))
+    for d in range(len(shape)) if mesh.ndim == 2 and shape in SHAPES[:3] else ():
+        found += [(_StridedShard(d, split_factor=mesh.size(1)), Shard(d)), (Shard(0), _StridedShard(d, split_factor=3))]
+    return found
 
 
 def value(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -39,7 +44,8 @@ def arrays(world: int) -> dict[str, Any]:
     for (name, mesh), (number, shape) in product(meshes(world).items(), enumerate(SHAPES)):
         dtype = DTYPES[number % len(DTYPES)]
         for way, placements in enumerate(placements_of(mesh, shape)):
-            found[f"{number}.{name}.{way}"] = distribute_tensor(value(shape, dtype), mesh, placements)
+            whole = value(shape, dtype)
+            found[f"{number}.{name}.{way}"] = distribute_tensor(whole, mesh, placements, src_data_rank=None)
     return found
 
 

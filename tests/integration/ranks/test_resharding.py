@@ -22,12 +22,22 @@ def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("how", "saving", "loading"),
-    [("fsdp", 4, 2), ("fsdp", 2, 4), ("fsdp", 3, 1), ("ddp", 4, 2), ("ddp", 2, 3), ("hsdp", 4, 2)],
+    [("fsdp", 4, 2), ("fsdp", 2, 4), ("fsdp", 3, 1), ("ddp", 4, 2), ("ddp", 2, 3), ("hsdp", 4, 2), ("tp", 4, 3)],
 )
 def test_a_run_goes_on_at_another_size(tmp_path: Path, how: str, saving: int, loading: int) -> None:
     folder = tmp_path / "checkpoints"
     before = torchrun(saving, folder, tmp_path / "before.json", "--how", how, "--save-at", str(SAVED))
-    after = torchrun(loading, folder, tmp_path / "after.json", "--how", "fsdp" if how == "hsdp" else how, "--load")
+    after = torchrun(loading, folder, tmp_path / "after.json", "--how", "ddp" if how == "ddp" else "fsdp", "--load")
+    goes_on(before, after)
+
+
+def test_a_run_goes_on_with_tensor_parallelism(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    before = torchrun(3, folder, tmp_path / "before.json", "--how", "fsdp", "--save-at", str(SAVED))
+    goes_on(before, torchrun(4, folder, tmp_path / "after.json", "--how", "tp", "--load"))
+
+
+def goes_on(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert after["loaded"] == before["saved"]
     assert list(after["losses"]) == [str(step) for step in range(SAVED, UNTIL)]
     for step, loss in after["losses"].items():

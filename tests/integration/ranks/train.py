@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from strata.checkpoint import CheckpointManager
@@ -22,15 +23,21 @@ from strata.torch import TrainState
 
 BATCH = 12
 WIDTH = 24
+TENSOR = 2
+"""So many ranks share a batch and the layers, where FSDP goes over tensor parallelism."""
 
 
 def model_of(how: str, world: int) -> nn.Module:
     torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(WIDTH, 37), nn.Tanh(), nn.Linear(37, 29), nn.Tanh(), nn.Linear(29, 1)).double()
+    model = nn.Sequential(nn.Linear(WIDTH, 38), nn.Tanh(), nn.Linear(38, 29), nn.Tanh(), nn.Linear(29, 1)).double()
     if how == "ddp":
         return DistributedDataParallel(model)
     if how == "hsdp":
         mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("copies", "shards"))
+    elif how == "tp":
+        grid = init_device_mesh("cpu", (world // TENSOR, TENSOR), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, grid["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        mesh = grid["data"]
     else:
         mesh = init_device_mesh("cpu", (world,))
     for layer in model:
@@ -40,10 +47,10 @@ def model_of(how: str, world: int) -> nn.Module:
     return model
 
 
-def loss_at(step: int, model: nn.Module, rank: int, world: int) -> torch.Tensor:
+def loss_at(step: int, model: nn.Module, share: int, shares: int) -> torch.Tensor:
     """Of this rank's share of the step's batch; their mean is that of the batch."""
     inputs = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
-    own = inputs.chunk(world)[rank]
+    own = inputs.chunk(shares)[share]
     return (model(own) - own.sum(1, keepdim=True)).square().mean()
 
 
@@ -74,7 +81,7 @@ def main() -> None:
     given = parser.parse_args()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    model = model_of(given.how, world)
+    model, together = model_of(given.how, world), TENSOR if given.how == "tp" else 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     state = TrainState(model, optimizer, rng=True, extra={"step": 0})
     with CheckpointManager(given.folder, rank=rank, world_size=world) as manager:
@@ -83,7 +90,7 @@ def main() -> None:
             manager.load(into=state)
             document["loaded"] = told(model, optimizer)
         for step in range(state.extra["step"], given.until):
-            loss = loss_at(step, model, rank, world)
+            loss = loss_at(step, model, rank // together, world // together)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
