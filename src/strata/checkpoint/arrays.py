@@ -69,6 +69,11 @@ class StoredArrays:
         tensor = self._whole.tensors[leaf]
         return tensor.dtype, tensor.shape
 
+    def digest(self, number: int) -> str:
+        """Of its bytes, where they are one chunk; else nothing."""
+        chunks = self._whole.tensors[self.tensor(number)].chunks
+        return chunks[0].digest if len(chunks) == 1 and not self.is_view(number) else ""
+
     def stored_bytes(self, number: int) -> int:
         """Of the tensor; a view may have more of its own."""
         return size_of(self._whole.tensors[self.tensor(number)])

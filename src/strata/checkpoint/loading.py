@@ -153,7 +153,9 @@ class StateLoader:
         names, arrays = names_of(self._whole), {}
 
         def outlined(number: int, kind: str) -> ArraySpec:
-            found = ArraySpec(names[number], *self._arrays.described(number), self._arrays.tensor(number), kind)
+            dtype, shape = self._arrays.described(number)
+            tensor, digest = self._arrays.tensor(number), self._arrays.digest(number)
+            found = ArraySpec(names[number], dtype, shape, tensor, kind, digest)
             arrays[number] = found
             return found
 

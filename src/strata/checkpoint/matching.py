@@ -54,7 +54,7 @@ class LoadReport:
     unexpected: list[str] = field(default_factory=list)
     mismatched: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """Whole parts of the checkpoint that were not asked for: no fault."""
+    """What was not asked for, and is no fault: whole parts of the checkpoint, and what is of other stages."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to report."""
@@ -112,9 +112,10 @@ def chooser(names: Sequence[str], keys: Keys) -> Callable[[str], bool]:
         if not isinstance(pattern, str):
             raise InvalidInput(f"keys are patterns of names, and {pattern!r} is none")
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {_some(names)}")
+            raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {some_of(names)}")
     return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """For words that tell them."""
     return ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD:,} more" if len(names) > TOLD else "")

@@ -33,6 +33,13 @@ class ArraySpec(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     tensor: int
     kind: str
+    digest: str = ""
+    """Of its bytes; nothing where the manifest has no single one for all of them."""
+
+    @property
+    def content(self) -> tuple[str, tuple[int, ...], str]:
+        """The same for two that hold the same, if there is a digest."""
+        return self.dtype, self.shape, self.digest
 
 
 class Outline(NamedTuple):

@@ -1,7 +1,8 @@
 """An optimizer, by the names of its parameters: what it keeps for each, and its groups.
 
     state/layers.0.weight/exp_avg     nothing for a parameter that took no step yet
-    groups                            the names of the parameters of each, and its options beside them
+    groups                            the names of the parameters of each, and its options; see `regrouping`
+    places                            how many groups there are
     rest                              what is kept for no parameter in particular
 
 So it loads after parameters were put in another order, or in other groups: a group takes the options that its
@@ -22,7 +23,7 @@ from strata.errors import InvalidInput
 from strata.torch.components import ABSENT, Fit, Found, all_new, is_same
 from strata.torch.names import Parameters
 from strata.torch.objects import without_code
-from strata.torch.regrouping import matched, what_of
+from strata.torch.regrouping import matched, stored_groups, what_of
 
 ORDERED = (torch.optim.LBFGS,)
 """They keep one state for all parameters, in their order."""
@@ -46,10 +47,8 @@ class OptimizerState:
         numbered = _numbered(own, groups)
         return {
             "state": {numbered[key]: without_code(each) for key, each in own["state"].items() if key in numbered},
-            "groups": [
-                {"params": names, **without_code(what_of(group))}
-                for names, group in zip(groups, own["param_groups"], strict=True)
-            ],
+            "groups": stored_groups(groups, own["param_groups"]),
+            "places": len(groups),
             "rest": {key: without_code(each) for key, each in own["state"].items() if key not in numbered},
             "options": self._options(),
         }
@@ -109,7 +108,7 @@ class OptimizerState:
 
     def _why_not(self, found: Found) -> str:
         tree = found.tree
-        if not isinstance(tree, dict) or not {"state", "groups", "rest", "options"} <= tree.keys():
+        if not isinstance(tree, dict) or not {"state", "groups", "places", "rest", "options"} <= tree.keys():
             return "not saved by a TrainState, so its parameters have no names"
         if found.kind not in (None, self.kind) and tree["options"] != self._options():
             return f"a {found.kind} in the checkpoint, a {self.kind} here"
@@ -119,7 +118,7 @@ class OptimizerState:
         self,
         tree: Any,
         groups: Sequence[Sequence[str]],
-        sources: Sequence[int | None],
+        sources: Sequence[str | None],
         stored: Mapping[str, str],
         kept: Mapping[str, Any],
     ) -> None:
@@ -127,7 +126,7 @@ class OptimizerState:
         state.update(kept)
         options = [
             {key: each for key, each in own.items() if key != "params"}
-            | ({} if source is None else deepcopy(what_of(tree["groups"][source])))
+            | ({} if source is None else deepcopy(what_of(tree["groups"][source]["options"])))
             for own, source in zip(self.optimizer.param_groups, sources, strict=True)
         ]
         if self._loads_plainly():

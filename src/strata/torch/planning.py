@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from strata.checkpoint.matching import some_of
 from strata.checkpoint.names import below
 from strata.checkpoint.stateful import ArraySpec, Outline, Plan, lies_under
 from strata.errors import CheckpointMismatch, InvalidInput
@@ -21,8 +22,11 @@ ABOUT = "train_state"
 """Where a state says what it is."""
 
 
-def plan(outline: Outline, components: Mapping[Path, Component], models: Mapping[Path, ModuleState]) -> Plan:
-    """What is to be read, and into what. Changes nothing; what does not fit is in the report."""
+def plan(
+    outline: Outline, components: Mapping[Path, Component], models: Mapping[Path, ModuleState], *, is_stage: bool
+) -> Plan:
+    """What is to be read, and into what. Changes nothing; what does not fit is in the report. Of one stage of many that
+    is only what the checkpoint has not: what it has beside is of others."""
     kinds, arrays, origin = _kinds(outline.tree), _arrays(outline), _origin(outline, models)
     fits: dict[Path, Fit] = {}
     for path, component in components.items():
@@ -36,8 +40,11 @@ def plan(outline: Outline, components: Mapping[Path, Component], models: Mapping
     _leave_out_schedulers(fits, components, outline)
     held = {ABOUT, *(path[0] for path in fits)}
     outline.report.left += [key for key in outline.tree if key not in held]
+    if is_stage:
+        outline.report.left += outline.report.unexpected
+        outline.report.unexpected.clear()
     if outline.report.left:
-        logger.info("not asked for, and not loaded: %s", ", ".join(outline.report.left))
+        logger.info("not asked for, and not loaded: %s", some_of(outline.report.left))
     targets = {name: each for fit in fits.values() for name, each in fit.targets.items()}
     return Plan(targets, lambda tree: _apply(tree, fits))
 
@@ -99,7 +106,10 @@ def _leave_out_schedulers(fits: dict[Path, Fit], components: Mapping[Path, Compo
             continue
         own = getattr(component.value, "optimizer", None)
         if any(own is None or own is each for each in regrouped):
-            why = "it keeps a rate for each group of the optimizer, and the groups are others: leave it out"
+            why = (
+                "it keeps a rate for each group of the optimizer, and the groups are others than where it was saved: "
+                "leave it out"
+            )
             outline.report.mismatched.append(f"{name_of(path)} ({why})")
             fits[path] = Fit()
 

@@ -38,6 +38,8 @@ class TrainState:
         a dict of generators of your own, which are then stored beside those.
     extra: what else is to be kept. When it is loaded this very dict is updated; objects in it that have state_dict()
         and load_state_dict() are restored in place.
+    stage: whether this is one stage of a pipeline. Then what a checkpoint has beside is other stages', and left there:
+        any number of stages loads what any other saved.
 
         state = TrainState(model, optimizer, scheduler, rng=True, extra={"best": 1e9})
         manager.save_async(state, step=step)
@@ -55,10 +57,11 @@ class TrainState:
         rng: bool | Mapping[str, Generator] = False,
         *,
         extra: dict[str, Any] | None = None,
+        stage: bool = False,
     ) -> None:
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
         self.ema, self.loader, self.rng, self.extra = ema, loader, rng, {} if extra is None else extra
-        self._holds_extra = extra is not None
+        self._holds_extra, self._is_stage = extra is not None, stage
         if not isinstance(self.extra, dict):
             raise InvalidInput(f"extra must be a dict of what else is to be saved, not a {type(extra).__name__}")
         self._models = given.components(model, "model", given.model_state)
@@ -110,4 +113,4 @@ class TrainState:
 
     def plan_strata_load(self, outline: Outline) -> Plan:
         """What is to be read, and into what. Changes nothing; what does not fit is in the report."""
-        return plan(outline, self._components(), self._models)
+        return plan(outline, self._components(), self._models, is_stage=self._is_stage)

@@ -122,7 +122,8 @@ def test_names_are_those_of_the_parameters(tmp_path: Path) -> None:
     assert "model/last.weight" not in names  # stored once, as first.weight
     assert tree["model"]["last.weight"] is tree["model"]["first.weight"]
     assert not [name for name in names if "scratch" in name or "_orig_mod" in name]
-    assert tree["optimizer"]["groups"][0]["params"] == [
+    (group,) = tree["optimizer"]["groups"].values()
+    assert group["params"] == [
         *("first.weight", "first.bias", "module.0.weight", "module.0.bias", "module.1.weight", "module.1.bias"),
         *("unused.weight", "unused.bias", "last.bias"),
     ]
