@@ -85,6 +85,19 @@ def _in_row(number: int, boxes: Iterator[Box]) -> Iterator[Box]:
         yield Box((number, *box.at), (1, *box.shape))
 
 
+def slabs(box: Box, most: int) -> Iterator[Box]:
+    """A box in boxes of at most so many elements, in order. In memory that holds it each of them lies in one."""
+    if box.size <= most:
+        yield box
+        return
+    row = Box(box.at[1:], box.shape[1:])
+    rows = max(1, most // row.size)
+    for start in range(0, box.shape[0], rows):
+        at, count = box.at[0] + start, min(rows, box.shape[0] - start)
+        for inner in [row] if row.size <= most else slabs(row, most):
+            yield Box((at, *inner.at), (count, *inner.shape))
+
+
 def place(target: NDArray[Any], wanted: Box, piece: Box, first: int, elements: NDArray[Any]) -> None:
     """Put what is wanted of a stretch of a piece where it belongs: `elements` are those from its `first` on."""
     done = 0

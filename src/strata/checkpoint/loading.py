@@ -14,16 +14,16 @@ from strata.checkpoint import manifest
 from strata.checkpoint.arrays import StoredArrays
 from strata.checkpoint.boxes import Box
 from strata.checkpoint.classes import in_classes_of
-from strata.checkpoint.devices import OnDevice, to_devices
+from strata.checkpoint.devices import Landing, box_landings, land, whole_landings
 from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import Block, Framework, Layout, framework_named, framework_of
-from strata.checkpoint.frameworks.base import Shards, dense_strides
-from strata.checkpoint.gathering import memory_for, wishes_for
+from strata.checkpoint.frameworks.base import dense_strides
+from strata.checkpoint.gathering import once, wishes_for
 from strata.checkpoint.making import Making
 from strata.checkpoint.manifest import Tensor
 from strata.checkpoint.matching import LoadReport
 from strata.checkpoint.pruning import pruned
-from strata.checkpoint.reading import AnyWish, Scattered
+from strata.checkpoint.reading import Placed, Scattered, Wish
 from strata.checkpoint.runs import SMALL_BYTES, Run, runs_of
 from strata.checkpoint.sharing import Target, agree, clashes
 from strata.checkpoint.skeleton import array_kinds, value_numbers
@@ -185,42 +185,23 @@ class StateLoader:
         where they lie in some other way. What is `new` is read into our own memory, for `_array` to use."""
         with uncollected():
             scattered, others = self._scattered(targets)
-        blocks: dict[int, Block] = {}
-        on_devices: dict[int, OnDevice] = {}
         await self._arrays.check_lengths(
             [*(self._arrays.tensor(number) for number, _ in targets), *map(self._arrays.tensor, new)]
         )
-        later: list[tuple[int, Leaf]] = []
-        pieces = _Pieces(self._whole)
+        ways = _Ways(self._whole)
         for number, leaf in others:
-            tensor = self._arrays.tensor(number)
-            if leaf.described.shards is not None:
-                if self._arrays.is_view(number):
-                    later.append((number, leaf))
-                else:
-                    pieces.add(tensor, leaf.framework, leaf.described.shards)
-                continue
-            taken = self._arrays.is_view(number) or tensor in blocks or tensor in on_devices
-            own = None if taken else leaf.framework.memory(leaf.value)
-            is_whole = own is None and not taken and tensor not in self._whole.boxes
-            there = leaf.framework.device_bytes(leaf.value) if is_whole else None
-            if own is not None:
-                blocks[tensor] = own
-            elif there is not None:
-                on_devices[tensor] = OnDevice(leaf.framework, there)
-            else:
-                later.append((number, leaf))
+            ways.add(number, self._arrays.tensor(number), leaf, is_view=self._arrays.is_view(number))
         in_pieces = [leaf for _, leaf in others if leaf.described.shards is not None]
-        _check_changeable([*in_pieces, *(leaf for _, leaf in later if leaf.described.shards is None)])
-        self._arrays.check_expanded(number for number, _ in later)
-        needed = {self._arrays.tensor(number) for number in (*(number for number, _ in later), *new)}
+        whole = [leaf for _, leaf in ways.later if leaf.described.shards is None]
+        _check_changeable([*in_pieces, *ways.staged, *whole])
+        self._arrays.check_expanded(number for number, _ in ways.later)
+        needed = {self._arrays.tensor(number) for number in (*(number for number, _ in ways.later), *new)}
         try:
-            await self._arrays.read(blocks, needed - blocks.keys(), [*scattered, *pieces.wishes])
-            await to_devices(self._arrays.reader, self._whole.tensors, on_devices)
+            await self._arrays.read(ways.blocks, needed - ways.blocks.keys(), [*scattered, *once(ways.wishes)])
+            await land(self._arrays.reader, ways.landings)
         except CheckpointDamaged as error:
             raise CheckpointDamaged(f"{error}. What it was loaded into is a mixture now: do not train on it") from error
-        pieces.finish()
-        for number, leaf in later:
+        for number, leaf in ways.later:
             if leaf.described.shards is None:
                 leaf.framework.copy_in(leaf.value, self._arrays.dense(number))
                 continue
@@ -347,30 +328,55 @@ class StateLoader:
         )
 
 
-class _Pieces:
-    """Arrays that many ranks hold together, to be filled: their pieces that are here, each a box of its tensor."""
+class _Ways:
+    """How arrays are filled, each in the way that it can be."""
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
-        self.wishes: list[AnyWish] = []
-        self._copies: list[tuple[Framework, Any, Block]] = []
+        self.blocks: dict[int, Block] = {}
+        """Memory that takes all of a tensor, by its number."""
+        self.wishes: list[Wish | Placed] = []
+        self.landings: list[Landing] = []
+        self.staged: list[Leaf] = []
+        """Whose elements come through memory of our own, a little at a time."""
+        self.later: list[tuple[int, Leaf]] = []
+        """Whose elements come from tensors that are read before."""
+        self._taken: set[int] = set()
 
-    def add(self, tensor: int, framework: Framework, shards: Shards) -> None:
-        told = self._whole.tensors[tensor]
-        for piece in shards.pieces:
-            box = Box(piece.at, tuple(piece.value.shape))
-            if not box.size:
-                continue
-            memory = framework.memory(piece.value)
-            if memory is None:
-                memory = memory_for(told.dtype, box)
-                self._copies.append((framework, piece.value, memory))
-            self.wishes += wishes_for(told, self._whole.boxes.get(tensor), box, memory)
+    def add(self, number: int, tensor: int, leaf: Leaf, *, is_view: bool) -> None:
+        framework, shards = leaf.framework, leaf.described.shards
+        if is_view:
+            self.later.append((number, leaf))
+        elif shards is not None:
+            for piece in shards.pieces:
+                self._add_box(tensor, leaf, piece.value, Box(piece.at, tuple(piece.value.shape)))
+        elif tensor not in self._taken and self._add_whole(tensor, framework, leaf.value):
+            self._taken.add(tensor)
+        elif leaf.described.on_device and framework.part(leaf.value, ()) is not None:
+            self._add_box(tensor, leaf, leaf.value, Box.whole(leaf.described.shape))
+        else:
+            self.later.append((number, leaf))
 
-    def finish(self) -> None:
-        """What could not be read into its own memory."""
-        for framework, value, memory in self._copies:
-            framework.copy_in(value, memory)
+    def _add_whole(self, tensor: int, framework: Framework, value: Any) -> bool:
+        """Whether an array takes all of a tensor as it is stored."""
+        memory = framework.memory(value)
+        if memory is not None:
+            self.blocks[tensor] = memory
+            return True
+        there = None if tensor in self._whole.boxes else framework.device_bytes(value)
+        if there is not None:
+            self.landings += whole_landings(self._whole.tensors[tensor], framework, there)
+        return there is not None
+
+    def _add_box(self, tensor: int, leaf: Leaf, value: Any, box: Box) -> None:
+        if not box.size:
+            return
+        told, pieces, memory = self._whole.tensors[tensor], self._whole.boxes.get(tensor), leaf.framework.memory(value)
+        if memory is not None:
+            self.wishes += wishes_for(told, pieces, box, memory)
+            return
+        self.landings += box_landings(told, pieces, leaf.framework, value, box)
+        self.staged.append(Leaf(leaf.name, value, leaf.framework, leaf.described))
 
 
 def _scattered(tensors: Sequence[Tensor], run: Run, leaves: Sequence[Leaf]) -> Scattered:

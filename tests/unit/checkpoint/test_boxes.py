@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.checkpoint.boxes import Box, cover, is_stretch, offset, place, stretch
+from strata.checkpoint.boxes import Box, cover, is_stretch, offset, place, slabs, stretch
 
 SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 
@@ -30,6 +30,18 @@ def test_a_stretch_is_boxes_in_its_order(data: st.DataObject) -> None:
     found = [numbered(shape)[box.within(Box.whole(shape))].reshape(-1) for box in stretch(shape, first, last)]
     assert [int(each) for some in found for each in some] == list(range(first, last))
     assert len(found) <= max(1, 2 * len(shape) - 1)
+
+
+@given(st.data(), st.integers(1, 30))
+def test_slabs_are_all_of_a_box_each_in_one(data: st.DataObject, most: int) -> None:
+    shape = data.draw(SHAPES)
+    box = data.draw(boxes_in(shape))
+    found = list(slabs(box, most))
+    held = numbered(shape)[box.within(Box.whole(shape))]
+    elements = [held[slab.within(box)].reshape(-1).tolist() for slab in found]
+    assert [each for some in elements for each in some] == held.reshape(-1).tolist()
+    assert all(len(some) <= most for some in elements)
+    assert all(is_stretch(slab.moved(tuple(-at for at in box.at)), box.shape) for slab in found)
 
 
 @given(st.data())

@@ -1,37 +1,22 @@
 """torch's tensors on many ranks, each rank's in its turn in this process: what each has, and where that lies."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import _StridedShard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from strata.checkpoint.frameworks.dtensor import shards_of
 from strata.errors import Unstorable
+from tests.unit.checkpoint.spread import rank_of
 
 WIDTH = 3
-
-
-@contextmanager
-def rank_of(rank: int, mesh: tuple[int, int]) -> Iterator[DeviceMesh]:
-    """This process as one of many that never speak with each other. torch keeps what it found out for a mesh, with the
-    rank that it had then, so that is forgotten."""
-    _clear_sharding_prop_cache()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=mesh[0] * mesh[1])
-    try:
-        yield init_device_mesh("cpu", mesh, mesh_dim_names=("data", "tensor"))
-    finally:
-        dist.destroy_process_group()
 
 
 def numbered(length: int) -> torch.Tensor:

@@ -1,14 +1,25 @@
-"""A run on a GPU goes on exactly, as a program for a machine that has one: `python -m tests.unit.torch.with_cuda`."""
+"""A run on a GPU goes on exactly, and what lies in pieces comes to it, as a program for a machine that has one:
+`python -m tests.unit.torch.with_cuda`."""
 
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
-from strata.checkpoint import CheckpointManager
+from strata.checkpoint import CheckpointManager, devices
+from strata.checkpoint.frameworks import Block, Copying, framework_named
 from strata.storage import MemoryStorage
 from strata.torch import TrainState
+from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.spread import spread
 from tests.unit.checkpoint.states import assert_same
 
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"capturable": True}, {"foreach": True})
@@ -49,9 +60,63 @@ def goes_on_exactly(device: str, options: dict[str, Any], used: bool) -> None:
         assert_same({key: each.cpu() for key, each in state.items()}, {key: each.cpu() for key, each in other.items()})
 
 
+HALF = 1 << 20
+LAYOUTS: tuple[tuple[Placement, ...], ...] = (
+    (Shard(0), Replicate()),
+    (Shard(0), Shard(1)),
+    (_StridedShard(0, split_factor=2), Shard(0)),
+    (Shard(1), _StridedShard(1, split_factor=3)),
+)
+
+
+@contextmanager
+def in_turns(device: str) -> Iterator[list[int]]:
+    """How many bytes were copied to the device at once, each time, from memory that is pinned."""
+    found: list[int] = []
+    arrays: Any = framework_named("torch")
+    copy = arrays.copy_to_device
+
+    def recorded(pairs: Iterable[tuple[Any, Block]]) -> Copying:
+        own = list(pairs)
+        found.append(sum(block.nbytes for _, block in own))
+        assert device == "cpu" or all(torch.from_numpy(block).is_pinned() for _, block in own)
+        return copy(own)  # type: ignore[no-any-return]
+
+    with patch.object(devices, "HALF_BYTES", HALF), patch.object(arrays, "copy_to_device", recorded):
+        yield found
+
+
+def copies_in(layout: tuple[Placement, ...]) -> int:
+    """How often all of a tensor lies on four ranks."""
+    return 2 ** sum(placement.is_replicate() for placement in layout)
+
+
+def pieces_come(device: str, folder: Path) -> None:
+    """Of every layout into every other, and into tensors that are whole, or do not lie in one."""
+    whole = torch.arange(1000 * 1501, dtype=torch.float32).reshape(1000, 1501)
+    for number, stored in enumerate(LAYOUTS):
+        with Crew(folder / str(number), 4) as crew:
+            crew.save([{"w": each} for each in spread(whole, (2, 2), stored, device)], 1)
+            with in_turns(device) as sent:
+                for other in LAYOUTS:
+                    room = spread(torch.zeros_like(whole), (2, 2), other, device)
+                    crew.each(lambda rank, manager, room=room: manager.load(into={"w": room[rank]}))
+                    for mine, theirs in zip(room, spread(whole, (2, 2), other, device), strict=True):
+                        assert mine.to_local().device.type == device
+                        assert torch.equal(mine.to_local(), theirs.to_local())
+                for plain in (torch.zeros(1000, 1501, device=device), torch.zeros(1501, 1000, device=device).t()):
+                    crew.managers[0].load(into={"w": plain})
+                    assert torch.equal(plain.cpu(), whole)
+            assert max(sent) <= HALF
+            if device != "cpu":  # on the host most is read into its own memory
+                assert sum(sent) == (sum(map(copies_in, LAYOUTS)) + 2) * whole.nbytes
+
+
 if __name__ == "__main__":
     where = sys.argv[1] if len(sys.argv) > 1 else "cuda"
     for chosen in OPTIONS:
         if "capturable" not in chosen or where != "cpu":
             goes_on_exactly(where, chosen, used=False)
             goes_on_exactly(where, chosen, used=True)
+    with tempfile.TemporaryDirectory() as made:
+        pieces_come(where, Path(made))

@@ -146,8 +146,12 @@ class Framework(Protocol):
         """Change the array to these elements."""
         ...
 
+    def part(self, value: Any, index: tuple[slice, ...]) -> Any:
+        """Some elements of an array, for `copy_to_device`; None where `copy_in` must do, for all of them."""
+        ...
+
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
-        """Into each of these, which are `device_bytes` or cut from such, as many bytes."""
+        """Into each of these, which are `device_bytes` or cut from such, or a `part`, as many bytes."""
         ...
 
     def outline(self, template: Any) -> tuple[str, tuple[int, ...]]:

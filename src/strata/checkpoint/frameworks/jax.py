@@ -68,6 +68,9 @@ class JaxArrays:
     def copy_in(self, value: jax.Array, data: Block) -> None:
         raise AssertionError("its arrays cannot be changed")
 
+    def part(self, value: Any, index: tuple[slice, ...]) -> Any:
+        return None
+
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         raise AssertionError("its arrays cannot be changed")
 

@@ -68,6 +68,9 @@ class NumpyArrays:
     def copy_in(self, value: np.ndarray[Any, Any], data: Block) -> None:
         np.copyto(value, data.view(value.dtype).reshape(value.shape))
 
+    def part(self, value: Any, index: tuple[slice, ...]) -> Any:
+        return None
+
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         raise AssertionError("its arrays lie in the host's memory")
 

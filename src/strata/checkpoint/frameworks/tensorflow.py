@@ -71,6 +71,9 @@ class TensorflowArrays:
         value = _inside(value)
         value.assign(data.view(numpy_dtype(value.dtype.name)).reshape(tuple(value.shape)))
 
+    def part(self, value: Any, index: tuple[slice, ...]) -> Any:
+        return None
+
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         raise AssertionError("its memory is not told")
 

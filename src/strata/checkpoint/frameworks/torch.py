@@ -112,10 +112,13 @@ class TorchArrays:
         with torch.no_grad():
             value.detach().copy_(_typed(data, value.dtype, value.shape))
 
+    def part(self, value: torch.Tensor, index: tuple[slice, ...]) -> Any:
+        return value.detach()[index]
+
     def copy_to_device(self, pairs: Iterable[tuple[Any, Block]]) -> Copying:
         on_gpus: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
         for target, block in pairs:
-            source = torch.from_numpy(block)
+            source = _typed(block, target.dtype, target.shape)
             if target.device.type == "cuda":
                 on_gpus.setdefault(target.device, []).append((source, target))
             else:
