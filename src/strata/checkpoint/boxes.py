@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-CELLS_MOST = 1 << 24
-"""Pieces of arrays lie in a grid, or nearly so: one that has more cells than this is none that was ever saved."""
+CELLS_EACH, CELLS_LEAST = 64, 1 << 16
+"""Pieces of arrays lie in a grid, or nearly so: one that has more cells than so many for each piece, and than the
+second, is none that was ever saved."""
 
 
 class Box(NamedTuple):
@@ -130,9 +131,11 @@ def cover(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
     own = [box for box in boxes if box.size]
     if not all(box.lies_in(shape) for box in own) or sum(box.size for box in own) != prod(shape):
         return False
+    if all(is_stretch(box, shape) for box in own):
+        return _follow(sorted([(offset(box, shape), box.size) for box in own]))
     cuts = [sorted({0, *(box.at[d] for box in own), *(box.ends[d] for box in own)}) for d in range(len(shape))]
     counts = tuple([len(each) - 1 for each in cuts])
-    if prod(counts) > CELLS_MOST:
+    if prod(counts) > max(CELLS_LEAST, CELLS_EACH * len(own)):
         return False
     places = [{at: number for number, at in enumerate(each)} for each in cuts]
     cells = np.zeros(counts, np.bool_)
@@ -142,3 +145,13 @@ def cover(shape: tuple[int, ...], boxes: Sequence[Box]) -> bool:
             return False
         cells[index] = True
     return True  # as many elements as there are, and none twice
+
+
+def _follow(stretches: Sequence[tuple[int, int]]) -> bool:
+    """Whether each begins where the one before ends."""
+    end = 0
+    for start, size in stretches:
+        if start != end:
+            return False
+        end = start + size
+    return True

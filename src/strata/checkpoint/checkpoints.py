@@ -252,8 +252,8 @@ class Checkpoints:
         size = 0
         self.store.forget(folder)
         async with marked(self.store, folder):
-            for reference in (await self.store.metadata(folder)).parts:
-                size += await verify_part(self.store, await self.store.part(reference), progress)
+            for part in await self.store.parts(folder):
+                size += await verify_part(self.store, part, progress)
         return size
 
     # -- keeping and deleting ----------------------------------------------------------------------------------------

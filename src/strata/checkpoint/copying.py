@@ -28,7 +28,7 @@ async def copy_checkpoint(
     """Conflict if the target has another checkpoint of this step."""
     async with marked(source, folder):
         metadata = await source.metadata(folder)
-        parts = [await source.part(reference) for reference in metadata.parts]
+        parts = await source.parts(folder)
         size = sum(reference.stored_bytes for reference in metadata.parts)
         there = await _there(target, folder.step, parts)
         if there is not None:
@@ -45,7 +45,7 @@ async def _there(target: Store, step: int, parts: list[Part]) -> Folder | None:
     """The same checkpoint, if the target has it; Conflict if it has another."""
     taken = await committed(target, step)
     for folder in taken:
-        others = [await target.part(reference) for reference in (await target.metadata(folder)).parts]
+        others = await target.parts(folder)
         if [*map(_state, parts)] == [*map(_state, others)]:
             return folder
     if taken:

@@ -88,8 +88,7 @@ class Differences:
 
 
 async def read_contents(store: Store, folder: Folder) -> Contents:
-    metadata = await store.metadata(folder)
-    return Contents(folder, metadata, [await store.part(reference) for reference in metadata.parts])
+    return Contents(folder, await store.metadata(folder), await store.parts(folder))
 
 
 def compare(before: Contents, after: Contents) -> Differences:

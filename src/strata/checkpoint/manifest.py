@@ -179,10 +179,18 @@ def decode_metadata(data: bytes, where: str) -> Metadata:
         raise CheckpointDamaged(f"{where} is damaged: {error}") from error
     if not 0 <= found.term < MOST_TERMS:
         raise CheckpointDamaged(f"{where} is damaged: no writer has the term {found.term}")
+    if not _are_all(found.parts, found.world_size):
+        raise CheckpointDamaged(
+            f"{where} is damaged: its {len(found.parts):,} parts are not one of each of {found.world_size:,} ranks"
+        )
     for name, value in found.metrics.items():
         if isinstance(value, str) and value not in _NO_NUMBERS:
             raise CheckpointDamaged(f"{where} is damaged: the metric {name!r} is {value[:40]!r}")
     return msgspec.structs.replace(found, metrics={name: float(value) for name, value in found.metrics.items()})
+
+
+def _are_all(parts: list[PartRef], ranks: int) -> bool:
+    return len(parts) == ranks > 0 and {part.rank for part in parts} == set(range(len(parts)))
 
 
 def check_own_digest(data: bytes, where: str) -> None:

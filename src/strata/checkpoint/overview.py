@@ -150,7 +150,7 @@ async def _look(checkpoints: Checkpoints, folder: Folder, count_tensors: bool) -
     if not count_tensors:
         return Listed(folder, metadata)
     try:
-        parts = [await store.part(reference) for reference in metadata.parts]
+        parts = await store.parts(folder)
     except (CheckpointDamaged, InvalidInput) as error:
         return Listed(folder, metadata, damage=str(error)) if await store.is_committed(folder) else None
     return Listed(folder, metadata, sum(len(part.tensors) for part in parts))

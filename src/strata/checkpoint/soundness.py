@@ -43,6 +43,18 @@ def check_sound(part: Part, where: str) -> None:
         raise CheckpointDamaged(f"{where} cannot be true: {error}") from error
 
 
+def check_together(parts: Sequence[Part], where: str) -> None:
+    """Of a checkpoint. CheckpointDamaged if two parts have the same file: no byte of it is read for both."""
+    seen: dict[str, int] = {}
+    for part in parts:
+        for file in part.files:
+            other = seen.setdefault(file.path, part.rank)
+            if other != part.rank:
+                raise CheckpointDamaged(
+                    f"{where} cannot be true: ranks {other} and {part.rank} both have the file {file.path!r}"
+                )
+
+
 def check_expanded(name: str, size: int, stored: int) -> None:
     """InvalidInput for a view that cannot be written out: to be asked before memory is taken for that."""
     if size > max(EXPANDED_BYTES, EXPANDED_TIMES * stored):
@@ -124,19 +136,26 @@ def _check_leaves(leaves: Sequence[Leaf], tensors: Sequence[Tensor], sizes: Sequ
     for number in (min(numbers, default=0), max(numbers, default=0)):
         if numbers and not 0 <= number < len(sizes):
             raise Nonsense(f"an array is tensor {number} of {len(sizes)}")
+    lists: dict[int, list[int]] = {}
     for leaf in leaves if len(numbers) < len(leaves) else ():
         if isinstance(leaf, Tied):
             _check_tied(leaf, sizes)
         elif isinstance(leaf, Spread):
-            _check_spread(leaf, tensors)
+            _check_spread(leaf, tensors, lists)
 
 
-def _check_spread(leaf: Spread, tensors: Sequence[Tensor]) -> None:
-    """Each of its pieces is one. Whether they are all of it, only those who have all parts can say."""
+def _check_spread(leaf: Spread, tensors: Sequence[Tensor], lists: dict[int, list[int]]) -> None:
+    """Each of its pieces is one, and of no other array, but for one that is the same: else a few could be put together
+    in a thousand ways. Whether they are all of it, only those who have all parts can say. `lists` are those before."""
     _checked_size(leaf)
+    if leaf.tensors and leaf.tensors == lists.get(leaf.tensors[0]):
+        return
     for number in leaf.tensors:
         if not 0 <= number < len(tensors):
             raise Nonsense(f"{leaf.name!r} has tensor {number} of {len(tensors)}")
+        if number in lists:
+            raise Nonsense(f"tensor {number} is a piece of {leaf.name!r}, and of something else")
+        lists[number] = leaf.tensors
         piece = tensors[number]
         at = piece.at if piece.at is not None else (0,) * len(piece.shape)
         if piece.dtype != leaf.dtype or not Box(at, piece.shape).lies_in(leaf.shape):

@@ -8,7 +8,6 @@
 {job}/checkpoints/far.json, uploaded/…          on a local tier; see `terms` and `tiers`
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
@@ -24,7 +23,8 @@ from strata.checkpoint.manifest import (
     decode_part,
     digest_of,
 )
-from strata.checkpoint.soundness import check_sound
+from strata.checkpoint.soundness import check_sound, check_together
+from strata.checkpoint.together import together
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.watched import WatchedStorage
 from strata.checkpoint.whole import Whole, whole_of
@@ -34,6 +34,7 @@ from strata.storage import ObjectInfo, StorageBackend
 
 PARTS_KNOWN = 10_000
 """Of so many it is remembered which files they are made of: that is asked of all of them at each deletion."""
+PARTS_AT_ONCE = 64
 _FOLDER = re.compile(r"step_(\d{1,19})(?:-(\d{1,9}))?")
 
 
@@ -128,13 +129,32 @@ class Store:
         with uncollected():
             part = decode_part(data, where)
             check_sound(part, where)
-            return part
+        if part.rank != reference.rank:
+            raise CheckpointDamaged(
+                f"{where} is the part of rank {part.rank}, where that of {reference.rank} should be"
+            )
+        return part
+
+    async def parts(self, folder: Folder) -> list[Part]:
+        """Those of all ranks, in their order."""
+        references = (await self.metadata(folder)).parts
+        found: dict[int, Part] = {}
+
+        async def read(reference: PartRef) -> None:
+            found[reference.rank] = await self.part(reference)
+
+        for start in range(0, len(references), PARTS_AT_ONCE):
+            await together(map(read, references[start : start + PARTS_AT_ONCE]))
+        parts = [found[rank] for rank in sorted(found)]
+        check_together(parts, self._told(folder))
+        return parts
 
     async def whole(self, folder: Folder, rank: int = 0) -> Whole:
         """The state of a checkpoint, from the parts of all ranks, as one of them sees it."""
-        references = (await self.metadata(folder)).parts
-        parts = await asyncio.gather(*map(self.part, references))
-        return whole_of(sorted(parts, key=lambda each: each.rank), rank, f"{self.storage.url}/{self.key(folder.name)}")
+        return whole_of(await self.parts(folder), rank, self._told(folder))
+
+    def _told(self, folder: Folder) -> str:
+        return f"{self.storage.url}/{self.key(folder.name)}"
 
     async def part_files(self, reference: PartRef) -> list[File]:
         """Those that it is made of. Nobody may read by what is said there: it is not looked at as `part` is."""

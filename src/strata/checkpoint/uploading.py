@@ -74,7 +74,7 @@ class Upload:
         async with marked(self._near, self.folder), claimed(self._far, names):
             if await self._is_committed(metadata):
                 return
-            parts = [await self._near.part(reference) for reference in metadata.parts]
+            parts = await self._near.parts(self.folder)
             self.bytes, self.done = sum(file.size for part in parts for file in part.files), 0
             for reference in metadata.parts:
                 await self._put_part(reference)

@@ -75,7 +75,7 @@ class _Join:
         self._named: dict[str, list[tuple[int, Leaf]]] = {}
         self._leaves: list[OwnLeaf] = []
         self._numbers: dict[Any, int] = {}
-        self._joined: dict[tuple[int, ...], int] = {}
+        self._joined: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
         self._boxes: dict[int, list[Tensor]] = {}
         self._others: list[str] = []
 
@@ -202,9 +202,10 @@ class _Join:
                 return number if self._tensors[number].name == name else Tied(name, number)
         spread = [(place, leaf) for place, leaf in there if isinstance(leaf, Spread)]
         pieces = tuple(sorted([self._firsts[place] + number for place, leaf in spread for number in leaf.tensors]))
-        joined = self._joined.get(pieces) if pieces else None
+        outline = spread[0][1].dtype, spread[0][1].shape, pieces
+        joined = self._joined.get(outline) if pieces else None
         if joined is None:
-            joined = self._joined[pieces] = self._assemble(name, [leaf for _, leaf in spread], pieces)
+            joined = self._joined[outline] = self._assemble(name, [leaf for _, leaf in spread], pieces)
         return joined if self._tensors[joined].name == name else Tied(name, joined)
 
     def _assemble(self, name: str, leaves: Sequence[Spread], pieces: Sequence[int]) -> int:

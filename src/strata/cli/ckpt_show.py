@@ -70,7 +70,7 @@ async def _read(url: str, step: str, job: str | None) -> Shown:
         listed = await found.one(step)
         if listed.metadata is None:
             raise CheckpointDamaged(listed.damage)
-        parts = [await found.checkpoints.store.part(each) for each in listed.metadata.parts]
+        parts = await found.checkpoints.store.parts(listed.folder)
         where = f"{found.checkpoints.where}/{listed.folder.name}"
         return Shown(listed, where, parts, whole_of(parts, parts[0].rank, where))
 

@@ -4,10 +4,7 @@ Guards against: metadata that is code when it is loaded (pytorch 189308), a read
 taken for what is not there. What comes back is a state, CheckpointDamaged or InvalidInput, and nothing else.
 """
 
-import os
-import random
 import re
-import resource
 import sys
 import tracemalloc
 from collections.abc import Iterator
@@ -34,7 +31,7 @@ from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tree import _MAKERS
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
-from tests.unit.checkpoint.forging import Forgery, Place, places, put, with_digest
+from tests.unit.checkpoint.forging import TRIED, Forgery, lies, put, with_digest
 from tests.unit.checkpoint.states import assert_same
 
 BASE = np.arange(12.0)
@@ -48,38 +45,6 @@ STATE = {
     "pairs": {1: "one", (2, 3): "two"},
     "scalar": np.float32(1.5),
 }
-HOSTILE: list[Any] = [
-    -1,
-    1,
-    10**18,
-    2**63,
-    2**70,
-    -(2**63),
-    1.5,
-    None,
-    True,
-    "",
-    "object",
-    "numpy:|O",
-    "numpy:i4,O",
-    "../../../outside",
-    "/etc/passwd",
-    "x" * 5000,
-    "\ud7ff\0",
-    [],
-    [-1],
-    [10**18, 10**18],
-    [2] * 100,
-    {},
-    {"torch": 0},
-    {"named": "class", "fields": ["__class__"], "values": []},
-    {"dict": {"a": {"numpy": 10**9}}},
-    {"torch.dtype": "load"},
-    {"int": "9" * 5000},
-]
-TRIED = 500
-"""Lies about each manifest, drawn anew each time; `make test-long` tries all of them."""
-ROOM_BYTES = 2 << 30
 PEACEFUL_BYTES = 48 << 20
 """More than a load of these few bytes takes, verification and all."""
 
@@ -126,28 +91,6 @@ def look_at(storage: StorageBackend) -> None:
     for wanted in (True, False):
         pruned(part.skeleton, lambda number, wanted=wanted: wanted, lambda name, wanted=wanted: not wanted)
     choose(part, "w")
-
-
-@pytest.fixture
-def little_room() -> Iterator[None]:
-    """Whoever asks for absurd memory is refused it, which is a failure."""
-    (now,) = re.findall(r"VmSize:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (int(now) * 1024 + ROOM_BYTES, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def lies(told: Any, how_many: str, least_depth: int = 1) -> Iterator[tuple[Place, Any]]:
-    """What else could stand in each place: some of all, from a seed that is printed, or all."""
-    found = [(way, lie) for way in places(told) if len(way) >= least_depth for lie in HOSTILE]
-    if how_many == "some":
-        seed = int.from_bytes(os.urandom(4))
-        print(f"seed {seed}")
-        found = random.Random(seed).sample(found, min(TRIED, len(found)))
-    for way, lie in found:
-        if way != ("digest",):
-            yield way, lie
 
 
 some_and_all = pytest.mark.parametrize("how_many", ["some", pytest.param("all", marks=pytest.mark.long)])
