@@ -173,10 +173,12 @@ class ChunkReader:
         self._progress(sum(wish.size for wish in batch))
 
     def _lend(self, batch: list[AnyWish]) -> Block:
-        """Memory for what is scattered only when it is verified; used again."""
-        if not any(isinstance(wish, Scattered | Placed) for wish in batch):
+        """Memory for what is scattered only when it is verified; used again where it is large enough."""
+        needed = sum(wish.size for wish in batch if isinstance(wish, Scattered | Placed))
+        if not needed:
             return _NONE
-        return self._lent.pop() if self._lent else np.empty(READ_BYTES, np.uint8)
+        known = self._lent.pop() if self._lent else _NONE
+        return known if len(known) >= needed else np.empty(needed, np.uint8)
 
 
 def _landing(batch: list[AnyWish], lent: Block) -> list[Wish | Neighbours]:
