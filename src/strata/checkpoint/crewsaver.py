@@ -35,7 +35,7 @@ from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Folder, Store, folder_named
 from strata.checkpoint.tree import Leaf
-from strata.checkpoint.watched import watched
+from strata.checkpoint.watched import reason_of, watched
 from strata.checkpoint.whole import whole_of
 from strata.errors import (
     CheckpointDamaged,
@@ -175,7 +175,7 @@ class CrewSaver(Saver):
             self._copies.pop(save.handle.name, None)
             raise
         except BaseException as error:
-            await self._tell_failure(save.handle.name, save.handle.step, error)
+            await self._tell_failure(save.handle.name, save.handle.step, reason_of(error))
             raise
 
     async def _give_up(self, handle: SaveHandle, error: BaseException) -> None:

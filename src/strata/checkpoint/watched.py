@@ -48,7 +48,10 @@ _current: ContextVar[_Watch | None] = ContextVar("strata_watch", default=None)
 
 
 async def watched(work: Coroutine[Any, Any, T], what: str, seconds: float | None = STUCK_SECONDS) -> T:
-    """Do it; StorageUnavailable if nothing comes of a call to the storage for so long. None waits for ever."""
+    """Do it; StorageUnavailable if nothing comes of a call to the storage for so long. None waits for ever.
+
+    The work itself only sees that it is cancelled: `reason_of` that tells it why.
+    """
     if seconds is None:
         return await work
     if not seconds > 0:
@@ -65,11 +68,17 @@ async def watched(work: Coroutine[Any, Any, T], what: str, seconds: float | None
             stuck = watch.stuck(seconds)
             if stuck:
                 _raise(what, stuck, seconds)
-    except BaseException:
-        task.cancel()
+    except BaseException as error:
+        task.cancel(None if isinstance(error, asyncio.CancelledError) else error)
         await asyncio.wait({task}, timeout=1.0)  # what is stuck may not even end when it is told to
         raise
     return task.result()
+
+
+def reason_of(error: BaseException) -> BaseException:
+    """What a piece of work was given up for, where it was not by whoever asked for it."""
+    told = error.args[0] if isinstance(error, asyncio.CancelledError) and error.args else None
+    return told if isinstance(told, StorageUnavailable) else error
 
 
 def _raise(what: str, stuck: list[_Call], seconds: float) -> NoReturn:

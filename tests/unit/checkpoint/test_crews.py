@@ -324,6 +324,31 @@ def test_a_stuck_storage_keeps_no_training_loop() -> None:
     manager.close()
 
 
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_save_that_is_stuck_on_one_rank_fails_on_all(who: int) -> None:
+    """It is given up as one that another took the place of is, and is something else."""
+    shared = MemoryStorage()
+    stuck = FaultyStorage(shared, faults=Faults(stuck=1.0, only=frozenset({"put_if_absent"})))
+    config = CheckpointManagerConfig(ranks_seconds=20, stuck_seconds=0.3)
+    managers = [
+        CheckpointManager(stuck if rank == who else shared, rank=rank, world_size=2, run_id="run", config=config)
+        for rank in range(2)
+    ]
+    told: list[list[SaveEvent]] = [[], []]
+    for manager, events in zip(managers, told, strict=True):
+        manager.listen(events.append)
+    state = {"w": np.ones(3), "own": PerRank(np.ones(3))}
+    handles = [manager.save_async(state, 1) for manager in managers]
+    for rank, handle in enumerate(handles):
+        kind = StorageUnavailable if rank == who else RankFailed
+        with pytest.raises(kind, match=r"the save of step 1 to .* is given up: .* nothing came of write"):
+            handle.result()
+    stuck.release()
+    for manager in managers:
+        manager.close()
+    assert [[event.outcome for event in events] for events in told] == [["failed"], ["failed"]]
+
+
 def test_that_a_save_is_skipped_is_told_or_not(caplog: pytest.LogCaptureFixture) -> None:
     """Rank 0 waits for a rank that is not there, and its storage is stuck when it is to tell of the next save."""
     storage = FaultyStorage(MemoryStorage())
