@@ -83,7 +83,7 @@ class Agreement(Protocol):
     async def forget(self, save: str) -> None:
         """Rank 0: nobody waits for what was said of this one any more."""
 
-    async def forget_others(self, term: int) -> None:
+    async def forget_others(self, term: Term) -> None:
         """Rank 0: what runs that are over have said."""
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:

@@ -15,17 +15,18 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
 from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
-from strata.checkpoint.leftovers import is_refusal
-from strata.checkpoint.lineage import Term, read_lineage, stem_of
+from strata.checkpoint.lineage import Term, is_of, read_lineage, stem_of
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.words import Words
+from strata.core.commits import COULD_NOT_SAVE
 from strata.errors import (
     CheckpointDamaged,
     Conflict,
@@ -48,6 +49,8 @@ AWAIT_SECONDS = 10.0
 PAUSE_SECONDS = 0.2
 CALL_SECONDS = 20.0
 """One try: the coordinator answers at once, but for those who wait."""
+TELL_SECONDS = 5.0
+"""To tell of a commit: the checkpoint says it itself."""
 REASON_CHARS = 1500
 SHOWN = 8
 FAILED = "it failed: "
@@ -64,6 +67,9 @@ Look: TypeAlias = Callable[[], Awaitable[tuple[Folder, Metadata] | None]]
 class Caller(Protocol):
     """Calls the coordinator as this worker; see `strata.session`."""
 
+    @property
+    def is_silent(self) -> bool: ...
+
     async def call(self, method: str, *, within: float = ..., **fields: Any) -> Any: ...
 
 
@@ -72,6 +78,7 @@ class Point(NamedTuple):
 
     generation: int
     attempt: int
+    step: int
     folder: Folder | None
     reason: str
 
@@ -94,10 +101,18 @@ class Council:
         """By place: the coordinator's numbers of checkpoints that are not removed yet."""
         self.generation: int | None = None
         """The one that this process went on or saved in, last."""
+        self._called_off: dict[int, str] = {}
+        """Why the last try to save a step was given up: it may be tried again."""
         self._unsure: int | None = None
         """A step that was begun, perhaps: no answer came."""
+        self._telling: set[asyncio.Future[None]] = set()
         self._term: Term | None = None
         self._words: dict[str, Words] = {}
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the coordinator did not answer when it was last asked."""
+        return self._caller.is_silent
 
     # -- rank 0 ------------------------------------------------------------------------------------------------------
 
@@ -112,7 +127,14 @@ class Council:
         async def look() -> tuple[Folder, Metadata] | None:
             return base
 
-        self.generation = (await self.recover(look, insist=True)).generation
+        point = await self.recover(look, insist=True)
+        if point.folder != (None if base is None else base[0]):
+            there = "the start" if point.folder is None else point.folder.name
+            raise RankFailed(
+                f"this rank goes on from {'the start' if base is None else base[0].name}, and the job from {there} "
+                f"({point.reason}): all ranks must load again"
+            )
+        self.generation, self._unsure = point.generation, None
 
     async def tell_names(self, names: list[str], term: Term | None) -> None:
         if term is not None:
@@ -197,26 +219,25 @@ class Council:
             raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
 
     async def over(self, save: str, outcome: Outcome) -> None:
-        begun = self._begun.pop(save, None)
+        begun = self._begun.get(save)
         if begun is None:
             return
         if not outcome.failed:
-            await self._patiently("CommitCheckpoint", attempt=begun.attempt)
+            del self._begun[save]
+            await self._call("CommitCheckpoint", most=TELL_SECONDS, attempt=begun.attempt)  # or when it is asked for
             return
-        try:
-            why = REPLACED if outcome.replaced else outcome.failed[:REASON_CHARS]
+        why = REPLACED if outcome.replaced else outcome.failed[:REASON_CHARS]
+        with suppress(Refused, NotFound):  # it was over before, or is open no more
             await self._call("FailCheckpoint", attempt=begun.attempt, reason=why)
             if outcome.certain:  # were it decided, it would be put again and again
                 await self._call("ReportDamage", attempt=begun.attempt, reason=why)
-        except (Refused, NotFound):
-            pass  # it was over before, or is open no more
+        self._begun.pop(save, None)  # what could not be told is told before the next one
 
     async def forget(self, save: str) -> None:
         """The coordinator does."""
 
-    async def forget_others(self, term: int) -> None:
-        if self._term is not None:
-            await self.beside(self._term).forget_others(term)
+    async def forget_others(self, term: Term) -> None:
+        await self.beside(term).forget_others(term)
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
         """What the coordinator is not told now it finds out when somebody recovers."""
@@ -239,6 +260,8 @@ class Council:
     async def word(self, save: str) -> Word:
         known = self._heard.get(save)
         if known is None:
+            for telling in self._telling:  # of a save before this one
+                telling.cancel()
             known = await self._listen(save)
             self._heard = {save: known}
         return known
@@ -248,6 +271,10 @@ class Council:
         while time.monotonic() < ends:
             answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
             if answer.skipped or answer.abandoned:
+                if self._is_old_news(step, answer.reason):
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+                self._called_off[step] = answer.reason
                 return _not_saved(step, answer)
             if answer.checkpoint.status == _OPEN:
                 folder, attempt = placed(answer.checkpoint.place)
@@ -258,6 +285,10 @@ class Council:
             if answer.HasField("checkpoint"):
                 await asyncio.sleep(PAUSE_SECONDS)
         raise RankFailed(f"rank 0 has not begun to save step {step} after {self._patience:g} s")
+
+    def _is_old_news(self, step: int, reason: str) -> bool:
+        """Of a try before this one."""
+        return step in self._called_off and self._called_off[step] in reason
 
     async def _term_of(self, attempt: str) -> Term:
         """Rank 0 has begun it where all ranks look, before it said so."""
@@ -283,12 +314,27 @@ class Council:
 
     async def failed(self, save: str, why: str) -> None:
         begun = self._begun.pop(save, None)
-        attempt = 0 if begun is None else begun.attempt
-        if not attempt:
-            answer = await self._await(save, 0, known=_COMMITTED)
-            attempt = answer.checkpoint.attempt if answer.checkpoint.status == _OPEN else 0
-        if attempt:
-            await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
+        if begun is not None:
+            await self._call("FailCheckpoint", attempt=begun.attempt, reason=why[:REASON_CHARS])
+            return
+        telling = asyncio.ensure_future(self._fail_when_begun(save, why))  # which may be a while
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _fail_when_begun(self, save: str, why: str) -> None:
+        ends = time.monotonic() + self._patience
+        try:
+            while time.monotonic() < ends:
+                answer = await self._await(save, 0, known=_COMMITTED)
+                if answer.checkpoint.status == _OPEN:
+                    attempt = answer.checkpoint.attempt
+                    await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
+                is_over = (answer.skipped or answer.abandoned) and not self._is_old_news(_step(save), answer.reason)
+                if answer.checkpoint.status == _OPEN or is_over:
+                    return
+                await asyncio.sleep(PAUSE_SECONDS)
+        except StrataError as error:
+            logger.info("nobody was told that %s failed here: %s", save, error)
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         begun, known = self._begun.pop(save), _OPEN
@@ -296,10 +342,11 @@ class Council:
         while True:
             answer = await self._await(save, begun.attempt, known=known)
             if answer.abandoned:
-                return Outcome(answer.reason, replaced=REPLACED in answer.reason)
+                self._called_off[_step(save)] = answer.reason
+                return Outcome(answer.reason, _is_certain(answer.reason), REPLACED in answer.reason)
             known = answer.checkpoint.status or known
             if known not in (_OPEN, _DECIDED, _COMMITTED):
-                return Outcome(f"attempt {begun.attempt} is of no use any more")
+                return Outcome(f"attempt {begun.attempt} is of no use any more", certain=False)
             if known == _COMMITTED or await is_committed():
                 return Outcome()
             if time.monotonic() > ends:
@@ -327,23 +374,25 @@ class Council:
                 continue
             point = answer.point
             folder = placed(point.place)[0] if point.place else None
-            if folder is None and point.step >= 0:
-                raise NotFound(f"the recovery point, step {point.step}, is not in {self._store.storage.url}")
-            return Point(point.generation, point.attempt, folder, point.reason)
+            return Point(point.generation, point.attempt, point.step, folder, point.reason)
 
     async def report_damage(self, attempt: int, why: str) -> None:
         """Nobody is to be sent back there again."""
         await self._call("ReportDamage", attempt=attempt, reason=why[:REASON_CHARS])
 
     async def put_manifest(self, attempt: int) -> None:
-        """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged."""
+        """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged. That this
+        rank cannot write says nothing: others are asked, too. What was never begun in this storage is another's."""
+        decision = await self._decision(attempt)
+        name = placed(decision.place)[1]
+        if not any(is_of(term, name) for term in (await read_lineage(self._store)).terms):
+            logger.info("attempt %d is none of %s", attempt, self._where)
+            return
         try:
-            await finish(self._store, await self._decision(attempt))
-        except StrataError as error:
-            if isinstance(error, Superseded | CheckpointDamaged | Conflict) or is_refusal(error):
-                await self.report_damage(attempt, str(error))
-                return
-            raise
+            await finish(self._store, decision)
+        except (Superseded, CheckpointDamaged, Conflict) as error:
+            await self.report_damage(attempt, str(error))
+            return
         await self._patiently("CommitCheckpoint", attempt=attempt)
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -418,6 +467,12 @@ def _step(save: str) -> int:
 def _some(ranks: Collection[int]) -> str:
     first = ", ".join(map(str, sorted(ranks)[:SHOWN]))
     return first + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
+
+
+def _is_certain(reason: str) -> bool:
+    """Whether nobody can commit what was given up: a rank had no part in it. Rank 0, if it was lost, may have gone
+    another way."""
+    return COULD_NOT_SAVE in reason
 
 
 def _not_saved(step: int, answer: Any) -> Word:

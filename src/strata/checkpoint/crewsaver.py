@@ -39,6 +39,7 @@ from strata.checkpoint.watched import reason_of, watched
 from strata.checkpoint.whole import whole_of
 from strata.errors import (
     CheckpointDamaged,
+    InvalidInput,
     ObjectNotFound,
     RankFailed,
     SaveReplaced,
@@ -74,7 +75,8 @@ class CrewSaver(Saver):
         self._copies: dict[str, dict[str, list[str]]] = {}
         """Of each save under way: what is to be compared between ranks; see `replicas`."""
         self._on_devices: dict[str, list[str]] = {}
-        self._told: list[str] | None = None
+        self._told: tuple[list[str], Term] | None = None
+        """The names that were told, and under which term."""
         self._is_heard = agreement.rank == 0
         self._is_compared = False
         """Whether that is done: until then each save tries, since the first may fail."""
@@ -223,10 +225,10 @@ class CrewSaver(Saver):
         attempt = await super()._attempt(save)
         if is_first:
             with suppress(StorageError):  # the next run's first save does it
-                await self._agreement.forget_others(attempt.term.term)
-        if self._names != self._told:
+                await self._agreement.forget_others(attempt.term)
+        if self._told != (self._names, attempt.term):
             await self._agreement.tell_names(self._names, attempt.term)
-            self._told = self._names
+            self._told = (self._names, attempt.term)
         word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)
         self._said.append(save.handle.name)
         await self._agreement.tell(save.handle.name, word, attempt.epoch)
@@ -242,7 +244,18 @@ class CrewSaver(Saver):
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None or not is_attempt_name(word.attempt):
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
+        self._check_base(word.term)
         return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._agreement.rank)
+
+    def _check_base(self, term: Term) -> None:
+        """Who has loaded another step than rank 0 would save a mixture."""
+        if self._returned is not None and self._returned != term.base:
+            there = f"step {term.base}" if term.base >= 0 else "the start"
+            raise InvalidInput(
+                f"rank {self._agreement.rank} went on from step {self._returned}, and rank 0 from {there}: load the "
+                "same step on all ranks"
+            )
+        self._returned = None
 
     async def _commit(self, store: Store, attempt: Attempt, save: _Save, part: Part, reference: PartRef) -> None:
         if self._leads:

@@ -24,6 +24,7 @@ from strata.session import is_silence
 logger = logging.getLogger("strata.checkpoint")
 
 T = TypeVar("T")
+LOOK_SECONDS = 1.0
 
 
 class EitherWay:
@@ -44,6 +45,9 @@ class EitherWay:
         """What the coordinator answers; RpcError if it does not. Where there is no other way, it is waited for."""
         if self._words is None:
             return await work
+        if self._council.is_silent:  # it is not waited for at each save
+            work.close()
+            raise RpcError(Status.UNAVAILABLE, "the coordinator does not answer")
         task = asyncio.ensure_future(work)
         done, _ = await asyncio.wait({task}, timeout=self._reach)
         if not done:
@@ -104,7 +108,7 @@ class EitherWay:
         await self._by(save).forget(save)
         self._without.pop(save, None)
 
-    async def forget_others(self, term: int) -> None:
+    async def forget_others(self, term: Term) -> None:
         await self._council.forget_others(term)
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
@@ -134,7 +138,8 @@ class EitherWay:
         """What the coordinator says; or, if that takes long, what comes through the storage before it."""
         asking = asyncio.ensure_future(asked)
         words = self._words
-        done, _ = await asyncio.wait({asking}, timeout=None if words is None else self._reach)
+        reach = 0.0 if self._council.is_silent else self._reach
+        done, _ = await asyncio.wait({asking}, timeout=None if words is None else reach)
         if done or words is None:
             return asking.result()
         looking = asyncio.ensure_future(look(words))
@@ -149,10 +154,19 @@ class EitherWay:
 
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         self._done = {save: (part, copies)}
-        await self._by(save).done(save, part, copies)
+        try:
+            await self._by(save).done(save, part, copies)
+        except RankFailed:
+            words = self._words
+            if save in self._without or words is None or await words.peek(save) is None:
+                raise
+            self._without[save] = words
+            await words.done(save, part, copies)
 
     async def failed(self, save: str, why: str) -> None:
         await self._by(save).failed(save, why)
+        if save not in self._without and self._words is not None and self._council.is_silent:
+            await self._words.failed(save, why)
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         """Rank 0 may have begun through the coordinator, not have heard so, and have gone the other way."""
@@ -160,7 +174,10 @@ class EitherWay:
             return await self._without[save].outcome(save, is_committed)
 
         async def look(words: Words) -> Outcome:
-            await words.word(save)
+            while await words.peek(save) is None:
+                if await is_committed():
+                    return Outcome()
+                await asyncio.sleep(LOOK_SECONDS)
             await words.done(save, *self._done[save])
             return await words.outcome(save, is_committed)
 

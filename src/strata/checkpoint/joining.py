@@ -3,6 +3,7 @@ them go on from. Imported only where there is a coordinator: it needs gRPC.
 """
 
 import logging
+from typing import Any
 
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.council import Council, Point
@@ -12,15 +13,49 @@ from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Folder
 from strata.checkpoint.words import Words
 from strata.config import Config
-from strata.errors import NotFound, StrataError
-from strata.session import Who, is_silence, join, leave
+from strata.errors import InvalidInput, NotFound, StrataError
+from strata.session import CALL_SECONDS, CarryOut, Session, Who, is_silence, join, leave
 from strata.v1 import coordinator_pb2 as pb
 
 logger = logging.getLogger("strata.checkpoint")
 
 
+class _Joined:
+    """The session of this process. One of several ranks is waited for by the others from the moment that its manager is
+    made. One that is alone joins when it saves or goes on: who only looks must not take a running job's name."""
+
+    def __init__(self, settings: Config, who: Who, put_manifest: CarryOut) -> None:
+        self._settings, self._who, self._put_manifest = settings, who, put_manifest
+        self._session: Session | None = None
+        self._is_left = False
+        if who.world_size != 1:
+            self._joined()
+
+    def _joined(self) -> Session:
+        if self._is_left:
+            raise InvalidInput("this manager is closed: make another")
+        if self._session is None:
+            self._session = join(self._settings, self._who)
+            self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
+        return self._session
+
+    @property
+    def is_silent(self) -> bool:
+        return self._session is not None and self._session.is_silent
+
+    async def call(self, method: str, *, within: float = CALL_SECONDS, **fields: Any) -> Any:
+        return await self._joined().call(method, within=within, **fields)
+
+    def leave(self) -> None:
+        self._is_left = True
+        session, self._session = self._session, None
+        if session is not None:
+            session.off(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
+            leave(session)
+
+
 class Seat:
-    """Taken when a manager is made, and given up when it is closed."""
+    """In the job, for as long as a manager is open."""
 
     def __init__(
         self,
@@ -32,13 +67,14 @@ class Seat:
         """`world`: the rank, the size, and a name for this start of all ranks, if it has one."""
         self._checkpoints = checkpoints
         (rank, size, run), store, patience = world, checkpoints.store, how.ranks_seconds
-        who = Who(store.job, settings["worker_id"] or f"rank-{rank}", rank, size)
-        self._session = join(settings, who)
-        self.council = Council(self._session, store, rank, size, patience)
+        named = settings["worker_id"]
+        worker = f"rank-{rank}" if not named else named if size == 1 else f"{named}-{rank}"  # one for all of a node
+        who = Who(store.job, worker, rank, size)
+        self.joined = _Joined(settings, who, self._put_manifest)
+        self.council = Council(self.joined, store, rank, size, patience)
         words = None if run is None else Words(store, run, rank, size, patience)
         self._reach = how.coordinator_seconds
         self.agreement = EitherWay(self.council, words, self._latest, self._reach)
-        self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
         self._point: Point | None = None
 
     async def _put_manifest(self, command: pb.Command) -> None:
@@ -57,6 +93,8 @@ class Seat:
         if self.council.generation == point.generation:
             return None
         self.council.generation, self._point = point.generation, point
+        if point.folder is None and point.step >= 0:
+            raise NotFound(f"the recovery point, step {point.step}, is not in {self._checkpoints.where}")
         if point.folder is None and await self._latest() is not None:
             raise NotFound(
                 f"all ranks begin at the start, whatever is in {self._checkpoints.where} ({point.reason}): to go on "
@@ -77,4 +115,4 @@ class Seat:
                 logger.warning("that the checkpoint is damaged could not be told to the coordinator: %s", silence)
 
     def give_up(self) -> None:
-        leave(self._session)
+        self.joined.leave()

@@ -143,7 +143,7 @@ class CheckpointReader:
 
     async def _open(self, load: Load, timeout: float | None) -> Opened:
         load.check()
-        work = self._going_on_at(load.step, self._checkpoints.open)
+        work = self._going_on_at(load, self._checkpoints.open)
         return await watched(work, f"loading {self._named(load.step)}", timeout)
 
     async def _at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
@@ -154,9 +154,9 @@ class CheckpointReader:
                 return await use(await self._checkpoints.find(step))
         return await use(await self._checkpoints.find(step))
 
-    async def _going_on_at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
+    async def _going_on_at(self, load: Load, use: Callable[[Folder], Awaitable[T]]) -> T:
         """The same for a state that is gone on from: others may have a say in which it is."""
-        return await self._at(step, use)
+        return await self._at(load.step, use)
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
         return await watched(opened.read(plan, load.strict), f"loading {self._named(load.step)}", timeout)
@@ -167,7 +167,7 @@ class CheckpointReader:
 
     async def _load(self, load: Load, timeout: float | None) -> Any:
         load.check()
-        work = self._going_on_at(load.step, lambda folder: self._loaded_from(folder, load))
+        work = self._going_on_at(load, lambda folder: self._loaded_from(folder, load))
         folder, state = await watched(work, f"loading {self._named(load.step)}", timeout)
         if load.keys is None:  # who takes a part of it does not go on from there
             self._loaded(folder.step)
@@ -311,6 +311,7 @@ class CheckpointManager(CheckpointReader):
     ) -> None:
         settings = Config({"coordinator_url": coordinator_url or None}, os.environ)
         is_coordinated = coordinator_url != "" and bool(settings["coordinator_url"])
+        is_given = rank is not None and world_size is not None
         rank, world_size = _place_in_world(rank, world_size, settings if is_coordinated else None)
         is_crew = world_size > 1 or is_coordinated
         super().__init__(path, backend, job_id=job_id, local=None if is_crew else local)
@@ -322,7 +323,8 @@ class CheckpointManager(CheckpointReader):
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
-        self._seat = self._taken_seat(settings, rank, world_size, run_id) if is_coordinated else None
+        run = known_run(run_id, rank, world_size, together=is_given) if is_coordinated else None
+        self._seat = self._taken_seat(settings, (rank, world_size, run)) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
 
     def _with_copies(self, local: Where) -> CopiedCheckpoints:
@@ -332,15 +334,14 @@ class CheckpointManager(CheckpointReader):
         copies = LocalCopies(far, checked_local(self._opened(local), far))
         return CopiedCheckpoints(Store(copies, store.job), copies)
 
-    def _taken_seat(self, settings: Config, rank: int, world_size: int, run_id: str | None) -> "Seat":
+    def _taken_seat(self, settings: Config, world: tuple[int, int, str | None]) -> "Seat":
         if self._tiers:
             raise InvalidInput(
                 'a job with a coordinator has no local tier yet: leave out `local`, or coordinator_url=""'
             )
         from strata.checkpoint.joining import Seat
 
-        run = "alone" if world_size == 1 else known_run(run_id, rank, world_size)
-        return Seat(self._checkpoints, settings, (rank, world_size, run), self.config)
+        return Seat(self._checkpoints, settings, world, self.config)
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
         if self._tiers:
@@ -353,14 +354,23 @@ class CheckpointManager(CheckpointReader):
         words = Words(self._checkpoints.store, run, rank, world_size, self.config.ranks_seconds)
         return CrewSaver(self._checkpoints, self.config, arena, words)
 
-    async def _going_on_at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
-        point = await self._seat.point() if self._seat is not None and step is None else None
-        if self._seat is None or point is None:
-            return await self._at(step, use)
+    async def _going_on_at(self, load: Load, use: Callable[[Folder], Awaitable[T]]) -> T:
+        goes_on = self._seat is not None and load.step is None and load.keys is None
+        point = await self._seat.point() if self._seat is not None and goes_on else None
+        if point is None:
+            return await self._at(load.step, use)
+        return await self._or_report(use(point))
+
+    async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
+        return await self._or_report(super()._read(opened, plan, load, timeout))
+
+    async def _or_report(self, work: Awaitable[T]) -> T:
+        """That the point which all ranks go on from is damaged."""
         try:
-            return await use(point)
+            return await work
         except CheckpointDamaged as error:
-            await self._seat.report_damage(error)
+            if self._seat is not None:
+                await self._seat.report_damage(error)
             raise
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:

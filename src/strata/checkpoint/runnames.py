@@ -24,10 +24,13 @@ def common_run(given: str | None, rank: int, size: int) -> str:
     return found
 
 
-def known_run(given: str | None, rank: int, size: int) -> str | None:
-    """The one that is given, or the launcher's, or what rank 0 tells torch's process group or JAX's processes."""
-    found = given or os.environ.get("STRATA_RUN_ID") or _process_groups(rank)
-    found = found or _jax_processes(rank, size) or _launchers(os.environ)
+def known_run(given: str | None, rank: int, size: int, *, together: bool = True) -> str | None:
+    """The one that is given, or the launcher's, or what rank 0 tells torch's process group or JAX's processes: if it is
+    certain that all ranks are `together` here, since that is a call which all of them must make."""
+    found = given or os.environ.get("STRATA_RUN_ID") or ("alone" if size == 1 else "")
+    if together:
+        found = found or _process_groups(rank) or _jax_processes(rank, size)
+    found = found or _launchers(os.environ)
     return check_id(re.sub(r"[^A-Za-z0-9._-]", "-", found)[:128], "run_id") if found else None
 
 

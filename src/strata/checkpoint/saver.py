@@ -362,11 +362,18 @@ class Saver:
         step = save.handle.step
         if self._term is None or self._returned is not None or step <= self._newest:
             self._term = await self._new_term(step)
-        free = await self._is_free(Folder(step))
+        free = await self._is_free(Folder(step)) and not await self._has_bytes(save)
         self._newest = step
         return new_attempt(
             Folder(step) if free else Folder(step, self._term.term), self._term, save.epoch, save.metrics
         )
+
+    async def _has_bytes(self, save: "_Save") -> bool:
+        """Whether bytes are there already that another save has left: its file may grow yet."""
+        if save.data is None:
+            return False
+        store = self._checkpoints.store
+        return await store.storage.exists(store.key(Folder(save.handle.step).name, "model.bin"))
 
     async def _is_free(self, folder: Folder) -> bool:
         """One that is not was left behind, by a run that came this far before."""

@@ -85,14 +85,14 @@ class Words:
         parts = [f"{save}-{rank}" for rank in range(1, self.size)]
         await self._store.storage.delete_many([self._key(name) for name in (save, *parts, f"{save}-over")])
 
-    async def forget_others(self, term: int) -> None:
+    async def forget_others(self, term: Term) -> None:
         """Words of runs that are over: those of terms before this one, and those of which nobody can tell for long."""
         said: dict[str, list[ObjectInfo]] = {}
         start = len(self._store.key(RUNS, ""))
         async for entry in self._store.storage.list_all(self._store.key(RUNS)):
             said.setdefault(entry.path[start:].partition("/")[0], []).append(entry)
         said.pop(self._run, None)
-        gone = [entry.path for entries in said.values() if await self._is_over(entries, term) for entry in entries]
+        gone = [entry.path for entries in said.values() if await self._is_over(entries, term.term) for entry in entries]
         await self._store.storage.delete_many(gone)
 
     async def _is_over(self, entries: Sequence[ObjectInfo], term: int) -> bool:
@@ -145,6 +145,10 @@ class Words:
 
         await self._until(look, missing)
         return {rank: found[rank] for rank in sorted(found)}
+
+    async def peek(self, save: str) -> Word | None:
+        """What rank 0 has said of it by now."""
+        return await self._look(save, Word)
 
     async def said(self, save: str) -> dict[int, Done]:
         """What others have said so far."""

@@ -47,6 +47,7 @@ MAX_REFERENCES = 1024
 MAX_PLACE_CHARS = 2048
 ABANDONED = "attempt {} was abandoned: "
 """How the reason begins why nobody saves a step any more that was begun."""
+COULD_NOT_SAVE = "could not save its part"
 MAX_PART_BYTES = 2**50
 """A petabyte; so that the parts of 100,000 ranks together still fit 64 bits, and not a float's worth is lost."""
 
@@ -88,7 +89,8 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
     check_place(event.place)
     same = saving(job, event.step)
     if same is not None:
-        _check_participant(same, member)
+        if same.status == "open" or not event.skip:
+            _check_participant(same, member)
         if event.place and event.place != same.place:
             raise Refused(
                 f"step {event.step} goes somewhere else already (attempt {same.attempt} is {same.status}): its place "
@@ -96,7 +98,7 @@ def on_begin(turn: Turn, event: CheckpointBeginRequested) -> None:
             )
         turn.reply(Begun(same.attempt, same.lineage, same.step, same.status))
         return
-    if event.step in job.skipped:
+    if event.step in job.skipped and not event.place:  # whoever says a place begins it anew, for all
         turn.reply(Skipped(event.step, job.skipped[event.step]))
         return
     if event.skip:
@@ -125,8 +127,8 @@ def check_place(place: str) -> None:
 
 
 def saving(job: Job, step: int) -> Attempt | None:
-    """The attempt that saves this step, or has."""
-    for _, attempt in sorted(job.attempts.items()):
+    """The attempt that saves this step, or has. The newest are looked at first."""
+    for attempt in reversed(job.attempts.values()):
         if (
             attempt.step == step
             and attempt.lineage == job.lineage
@@ -281,7 +283,7 @@ def on_part_failed(turn: Turn, event: PartFailed) -> None:
     attempt = find(job, event.attempt)
     _check_participant(attempt, member)
     if attempt.status == "open" and member.rank not in attempt.parts:
-        abandon(turn, job, attempt, f"{event.worker} could not save its part: {event.reason}")
+        abandon(turn, job, attempt, f"{event.worker} {COULD_NOT_SAVE}: {event.reason}")
     turn.reply(Done())
 
 
@@ -396,6 +398,7 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
         place=record.place,
     )
     job.set_status(attempt, "open")
+    job.skipped.pop(record.step, None)
     job.next_attempt = record.attempt + 1
     if job.appointment is not None and record.step >= job.appointment.step:
         job.appointment.attempt = record.attempt  # while no step was agreed, this checkpoint is as good

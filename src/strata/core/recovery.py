@@ -16,7 +16,7 @@ from strata.core.commits import abandon, check_place, open_attempts
 from strata.core.effects import Errand, FinishFirst, LineageNow, RecoveryPoint
 from strata.core.events import Found, RecoverRequested, RollBackRequested
 from strata.core.ids import check_int
-from strata.core.lineages import at_step, head, occupied_beyond
+from strata.core.lineages import at_step, head, occupied_beyond, visible
 from strata.core.records import (
     CheckpointAdopted,
     CheckpointDamaged,
@@ -24,7 +24,7 @@ from strata.core.records import (
     LineageStarted,
     RecoveryPointSet,
 )
-from strata.core.state import Attempt, Job, Lineage, Point, State
+from strata.core.state import Attempt, Job, Lineage, Member, Point, State
 from strata.core.turn import Rules, Turn
 from strata.errors import NotFound, Refused, StaleGeneration
 
@@ -43,7 +43,7 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
         turn.reply(FinishFirst(Errand("put_manifest", unfinished.attempt, unfinished.step)))
         return
     found = event.found
-    _check_found(found)
+    _check_found(turn, job, member, event)
     if job.settings.recovery == "carry_on" and not job.restarted:
         latest = head(job)
         if found is not None and found.step > (BEGINNING if latest is None else latest.step):
@@ -53,9 +53,12 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
     if job.settings.recovery == "rollback":
         _check_complete(turn, job)
     point, generation = job.point, job.world.generation
+    if event.insist and found is not None and not job.restarted and _goes_on_from(job, found):
+        turn.reply(_answer(turn, job))  # and what was read since then stays read
+        return
     if point is None or point.generation != generation or job.restarted:
         _set_point(turn, job, found, f"generation {generation}: {member.worker} was the first to ask")
-    elif event.insist and found is not None and not _goes_on_from(job, found):
+    elif event.insist and found is not None:
         turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} goes on from step {found.step}"))
         _set_point(turn, job, found, f"{member.worker} goes on from step {found.step}")
     elif event.generation == generation and not event.insist:
@@ -64,11 +67,23 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
     turn.reply(_answer(turn, job))
 
 
-def _check_found(found: Found | None) -> None:
-    if found is not None:
-        check_int(found.step, "step", least=BEGINNING)
-        check_int(found.epoch, "epoch")
-        check_place(found.place)
+def _check_found(turn: Turn, job: Job, member: Member, event: RecoverRequested) -> None:
+    """What is new in it is for the first rank to say: another may look into a folder that is not the job's."""
+    found = event.found
+    if found is None:
+        return
+    check_int(found.step, "step", least=BEGINNING)
+    check_int(found.epoch, "epoch")
+    check_place(found.place)
+    latest, point = head(job), job.point
+    known = (BEGINNING, "") if latest is None else (latest.step, latest.place)
+    is_set = point is not None and point.generation == job.world.generation and not job.restarted
+    if member.rank != min(_ranks(turn, job)) and not is_set and known != (found.step, found.place):
+        raise Refused(
+            f"worker {member.worker!r} finds step {found.step} in the storage, and the latest that is known is step "
+            f"{known[0]}: rank {min(_ranks(turn, job))} has to say what there is",
+            retry=True,
+        )
 
 
 def _goes_on_from(job: Job, found: Found) -> bool:
@@ -87,7 +102,8 @@ def _target(turn: Turn, job: Job, found: Found | None) -> Attempt | None:
         return None
     known = next((a for a in job.attempts.values() if (a.step, a.place) == (found.step, found.place)), None)
     if known is not None:
-        return known if known.usable else head(job)
+        left = job.rolled_back and known not in visible(job)
+        return known if known.usable and not left else head(job)
     namesake = at_step(job, found.step)
     if namesake is not None:
         why = f"another checkpoint of step {found.step} is in the storage"
@@ -125,7 +141,7 @@ def _set_point(turn: Turn, job: Job, found: Found | None, reason: str) -> None:
         abandon(turn, job, attempt, "everybody goes back to the recovery point")
     target = _target(turn, job, found)
     step = BEGINNING if target is None else target.step
-    if occupied_beyond(job, step):
+    if occupied_beyond(job, step) or job.lineages[job.lineage].base_step > step:
         what = "damaged" if found is None else "left behind"
         _branch(turn, job, target, NO_REQUEST, f"what lineage {job.lineage} holds beyond step {step} is {what}")
     turn.record(

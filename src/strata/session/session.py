@@ -13,10 +13,11 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from copy import copy
 from typing import Any, NamedTuple
 
 from strata import background
-from strata.errors import Expired, Fenced, NotRegistered, StrataError, Superseded
+from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataError, Superseded
 from strata.rpc import Channel, RpcError, Status
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import from_rpc
@@ -59,7 +60,9 @@ class Session:
         self._came_in = asyncio.Event()
         self._lost = asyncio.Event()
         self._is_silent = False
-        self._carry_out: dict[int, CarryOut] = {}
+        self._refusal = ""
+        """Why it is not registered, if the coordinator said so."""
+        self._carry_out: dict[int, list[CarryOut]] = {}
         self._under_way: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._living: Any = None
 
@@ -67,8 +70,17 @@ class Session:
         self._living = asyncio.run_coroutine_threadsafe(self._live(), background.loop())
 
     def on(self, kind: int, carry_out: CarryOut) -> None:
-        """What to do at a command of this kind. It may come again before it is done: then nothing is begun twice."""
-        self._carry_out[kind] = carry_out
+        """What to do at a command of this kind. It may come again before it is done: then nothing is begun twice. Each
+        who wants it hears it, and must see for itself whether it is meant."""
+        self._carry_out.setdefault(kind, []).append(carry_out)
+
+    def off(self, kind: int, carry_out: CarryOut) -> None:
+        self._carry_out[kind].remove(carry_out)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the coordinator did not answer when it was last asked."""
+        return self._is_silent
 
     async def call(self, method: str, *, within: float = CALL_SECONDS, **fields: Any) -> Any:
         """As this worker; raises what the coordinator raised, or RpcError if no answer came within so many seconds."""
@@ -98,7 +110,7 @@ class Session:
     async def _present(self) -> pb.RegisterResponse:
         while self.registered is None:
             if self._ended is not None:
-                raise type(self._ended)(str(self._ended))
+                raise copy(self._ended)
             await self._came_in.wait()
         return self.registered
 
@@ -131,6 +143,10 @@ class Session:
                 logger.error("worker %s cannot be part of job %s: %s", self.who.worker, self.who.job, error)
                 self._end(error)
                 return
+            except Exception:
+                logger.exception("worker %s starts again after a defect", self.who.worker)
+                self._come_back_as_another()
+                await asyncio.sleep(PAUSE_SECONDS[1])
 
     def _end(self, error: StrataError) -> None:
         self.registered, self._ended = None, error
@@ -159,15 +175,17 @@ class Session:
                 answer = await self._channel.call(remote("Register"), request, timeout_seconds=TRY_SECONDS)
             except RpcError as error:
                 found = from_rpc(error)
-                if not found.retry and not is_silence(found):
+                if not found.retry and not isinstance(found, RpcError):
                     raise found from None
+                self._refusal = "" if is_silence(found) else str(found)
+                self._is_silent = is_silence(found)
                 if str(found) != told:
                     told = str(found)
                     logger.warning("worker %s is not registered yet: %s", self.who.worker, told)
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_SECONDS[1], pause * 2)
                 continue
-            self.registered = answer
+            self.registered, self._refusal, self._is_silent = answer, "", False
             self._lost.clear()
             self._came_in.set()
             return
@@ -187,9 +205,7 @@ class Session:
     async def _beat(self, registered: pb.RegisterResponse) -> None:
         try:
             answer = await self._asked("Heartbeat", registered, TRY_SECONDS, {})
-        except RpcError as error:
-            if not is_silence(error):
-                raise
+        except (RpcError, InvalidInput) as error:  # a proxy's, or a token's that is being replaced: that passes
             if not self._is_silent:
                 logger.warning("the coordinator cannot be reached: %s", error)
             self._is_silent = True
@@ -201,13 +217,19 @@ class Session:
             self._begin(command)
 
     def _begin(self, command: pb.Command) -> None:
-        key, carry_out = (command.kind, command.attempt), self._carry_out.get(command.kind)
-        if carry_out is None or key in self._under_way:
+        key, wanted = (command.kind, command.attempt), self._carry_out.get(command.kind)
+        if not wanted or key in self._under_way:
             return
-        task = self._under_way[key] = asyncio.ensure_future(carry_out(command))
+
+        async def all_of_them() -> None:
+            for carry_out in list(wanted):
+                await carry_out(command)
+
+        task = self._under_way[key] = asyncio.ensure_future(all_of_them())
         task.add_done_callback(lambda done: self._carried_out(key, command, done))
 
     def _carried_out(self, key: tuple[int, int], command: pb.Command, task: asyncio.Task[None]) -> None:
         del self._under_way[key]
         if not task.cancelled() and task.exception() is not None:
-            logger.warning("%s of attempt %d failed: %s", command.kind, command.attempt, task.exception())
+            kind = pb.Command.Kind.Name(command.kind)
+            logger.warning("%s of attempt %d failed: %s", kind, command.attempt, task.exception())

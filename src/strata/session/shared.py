@@ -41,7 +41,7 @@ def leave(session: Session) -> None:
     """The last one who leaves takes the worker out of the job."""
     with _lock:
         key, known = next((each for each in _shared.items() if each[1].session is session), (None, None))
-        if key is None or known is None:
+        if key is None or known is None or key[0] != os.getpid():  # a forked child's parent is still there
             return
         known.users -= 1
         if known.users:

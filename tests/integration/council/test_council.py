@@ -1,6 +1,9 @@
 """Ranks that save through a real coordinator: what they agree on, and what becomes of it when one of them is gone."""
 
+import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader, crewsaver
 from strata.checkpoint.marks import PerRank, Replicated
 from strata.errors import (
     CheckpointDamaged,
@@ -428,7 +431,7 @@ def test_saving_goes_on_while_the_coordinator_is_down_and_it_learns_of_it_afterw
 def is_back(crew: Crew) -> bool:
     """Whether all of them are heard by the coordinator again."""
     seats = [manager._seat for manager in crew.managers]
-    return all(seat is not None and not seat._session._is_silent for seat in seats)
+    return all(seat is not None and not seat.joined.is_silent for seat in seats)
 
 
 def test_a_return_to_an_older_step_while_the_coordinator_is_down_counts(
@@ -458,7 +461,8 @@ def test_ranks_that_have_a_name_for_their_run_begin_without_a_coordinator(
     with Crew(tmp_path / "ck", 2, run="named", coordinator_url=running.address, config=config) as crew:
         save(crew, 10)
         running.start()
-        until(lambda: all(manager._seat._session.registered for manager in crew.managers if manager._seat))
+        sessions = [manager._seat.joined._session for manager in crew.managers if manager._seat]
+        until(lambda: all(session is not None and session.registered for session in sessions))
         save(crew, 20)
     assert listed(running) == stored(tmp_path / "ck")
 
@@ -522,6 +526,125 @@ def test_a_part_that_is_on_another_disk_is_told_by_the_name_of_the_machine(
         monkeypatch.setattr(seat.council, "_node", "node-b")
         with pytest.raises(InvalidInput, match="does not find the part of rank 1 on node-b"):
             save(crew, 2)
+
+
+def test_one_save_while_the_coordinator_is_down_does_no_harm_to_those_after(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
+    with a_crew(tmp_path / "ck", running, config=config) as crew:
+        save(crew, 10)
+        running.kill()
+        save(crew, 20)
+        running.start()
+        until(lambda: is_back(crew))
+        for step in (30, 40):
+            save(crew, step)
+    assert [step for step, _ in listed(running)] == [10, 20, 30, 40]
+
+
+def test_a_second_manager_of_the_job_does_not_speak_for_the_first(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears the command, and the attempt is none of its storage."""
+    with (
+        CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=CONFIG) as manager,
+        CheckpointManager(tmp_path / "best", coordinator_url=running.address, config=CONFIG) as other,
+    ):
+        manager.save(b"10", step=10)
+        with pytest.raises(NotFound):
+            other.load()
+        real = crewsaver.commit
+
+        async def late(*given: Any) -> Any:
+            await asyncio.sleep(2)  # some heartbeats
+            return await real(*given)
+
+        monkeypatch.setattr(crewsaver, "commit", late)
+        manager.save(b"20", step=20)
+    with CheckpointManager(tmp_path / "ck", coordinator_url=running.address) as manager:
+        assert manager.load() == b"20"
+
+
+def test_a_rank_that_went_on_from_another_step_is_told_before_anything_is_saved(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        for step in (10, 20):
+            save(crew, step)
+        crew.managers[0].load(20)
+        crew.managers[1].load(10)
+        with pytest.raises(RankFailed, match="rank 1 went on from step 10, and rank 0 from step 20"):
+            save(crew, 30)
+        crew.managers[1].load(20)
+        save(crew, 40)
+        assert crew.managers[0].list_checkpoints() == [10, 20, 40]
+
+
+def test_a_step_that_failed_may_be_tried_again(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+        for bad in (0, 1):
+
+            def act(rank: int, manager: CheckpointManager, bad: int = bad) -> None:
+                with pytest.raises((RankFailed, Unstorable)):
+                    manager.save(state_of(rank, 20) | ({"bad": object()} if rank == bad else {}), step=20)
+
+            crew.each(act)
+        save(crew, 20)
+        assert crew.managers[0].list_checkpoints() == [10, 20]
+    assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_what_was_gone_on_from_may_be_deleted_meanwhile(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running, keep_count=2) as crew:
+        save(crew, 10)
+    with a_crew(tmp_path / "ck", running, keep_count=2) as crew:
+        load(crew)
+        for step in (20, 30, 40):
+            save(crew, step)
+        crew.each(lambda rank, manager: manager.wait())
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 40))
+
+
+def test_who_looks_at_a_part_of_a_checkpoint_waits_for_nobody(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+    hasty = CheckpointManagerConfig(ranks_seconds=0.5)
+    with CheckpointManager(tmp_path / "ck", rank=0, world_size=2, coordinator_url=running.address, config=hasty) as one:
+        assert_same(one.load(keys=["w"]), {"w": np.full(50, 10)})
+
+
+def test_names_are_told_again_after_a_return(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        for step in (10, 20):
+            save(crew, step)
+        load(crew, step=10)
+        save(crew, 15)
+
+        def act(rank: int, manager: CheckpointManager) -> None:
+            with pytest.raises((RankFailed, Unstorable)):
+                manager.save(state_of(rank, 16) | ({"bad": object()} if rank == 1 else {}), step=16)
+
+        crew.each(act)
+        save(crew, 17)
+        for rank, found in enumerate(load(crew)):
+            assert_same(found, bare(rank, 17))
+
+
+def test_who_only_looks_does_not_take_the_name_of_a_job_that_runs(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=CONFIG) as manager:
+        manager.save(b"1", step=1)
+        program = (
+            "from strata import CheckpointManager; import sys\n"
+            "with CheckpointManager(sys.argv[1], coordinator_url=sys.argv[2]) as looks: print(looks.latest_step())"
+        )
+        told = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path), running.address], capture_output=True, check=True
+        )
+        assert told.stdout.strip() == b"1"
+        manager.save(b"2", step=2)
 
 
 def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorProcess) -> None:

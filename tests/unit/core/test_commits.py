@@ -3,7 +3,7 @@
 import pytest
 
 from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Begun, Done, Errand, Skipped
-from strata.core.events import DrainRequested, PartFailed
+from strata.core.events import DrainRequested, Found, PartFailed
 from strata.core.records import CheckpointAbandoned, CheckpointBegun, CheckpointCommitted, CheckpointDecided
 from strata.core.settings import Policy
 from strata.errors import Conflict, Expired, InvalidInput, NotFound, Refused, StaleGeneration, Superseded
@@ -419,3 +419,25 @@ def test_a_step_that_nobody_is_to_save_is_skipped_by_all() -> None:
     assert cluster.begin(w0, step=10, skip="for another reason") == skipped
     cluster.save(workers, step=20)
     assert cluster.begin(w0, step=20, skip="too late").status == "committed"
+
+
+def test_whoever_says_a_place_begins_a_step_anew() -> None:
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    cluster.begin(w0, step=10, place="step_10 a")
+    cluster.from_worker(PartFailed, w1, attempt=1, reason="disk full")
+    assert isinstance(cluster.begin(w1, step=10), Skipped)
+    assert cluster.begin(w0, step=10, place="step_10 b") == Begun(2, 0, 10, "open")
+    assert cluster.begin(w1, step=10) == Begun(2, 0, 10, "open")
+    cluster.restart()
+    for who in workers:
+        cluster.ack(who, 2)
+    cluster.put(w0, 2)
+    assert committed_steps(cluster) == [10]
+
+
+def test_to_call_off_what_is_over_is_answered_whoever_took_part() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    cluster.recover(w0, found=Found(20, 0, "step_20"))
+    assert cluster.begin(w0, step=20, skip="it went another way").status == "committed"

@@ -326,9 +326,9 @@ def test_nobody_saves_between_a_rollback_and_the_recovery() -> None:
 def test_a_checkpoint_that_was_saved_without_the_coordinator_is_taken_on() -> None:
     cluster = Cluster()
     w0, w1 = workers = cluster.world(2)
-    point = cluster.recover(w1, found=Found(900, 3, "step_900 of a run before"))
+    point = cluster.recover(w0, found=Found(900, 3, "step_900 of a run before"))
     assert (point.step, point.epoch, point.place) == (900, 3, "step_900 of a run before")
-    assert cluster.recover(w0, found=Found(900, 3, "step_900 of a run before")) == point
+    assert cluster.recover(w1, found=Found(900, 3, "step_900 of a run before")) == point
     assert len(cluster.recorded(CheckpointAdopted)) == 1
     assert cluster.begin(w0, step=1000, place="step_1000").status == "open"
     cluster.restart()
@@ -342,6 +342,58 @@ def test_whoever_asks_later_gets_the_point_that_was_set_whatever_it_finds() -> N
     w0, w1 = cluster.world(2)
     point = cluster.recover(w0, found=Found(900, 0, "a"))
     assert cluster.recover(w1, found=Found(1000, 0, "b")) == point
+
+
+@pytest.mark.parametrize("found", [Found(-1), Found(10, 0, "step_10"), Found(30, 0, "step_30")])
+def test_what_is_new_in_the_storage_is_for_the_first_rank_to_say(found: Found) -> None:
+    """Another may look into a folder that is not the job's."""
+    cluster = Cluster()
+    w0, w1 = workers = cluster.world(2)
+    for step in (10, 20):
+        cluster.save(workers, step=step, place=f"step_{step}")
+    with pytest.raises(Refused, match="rank 0 has to say what there is") as refusal:
+        cluster.recover(w1, found=found)
+    assert refusal.value.retry
+    point = cluster.recover(w0, found=Found(20, 0, "step_20"))
+    assert cluster.recover(w1, found=found) == point
+
+
+def test_any_rank_may_say_that_the_latest_that_is_known_is_there() -> None:
+    cluster = Cluster()
+    _, w1 = workers = cluster.world(2)
+    cluster.save(workers, step=10, place="step_10")
+    assert cluster.recover(w1, found=Found(10, 0, "step_10")).step == 10
+
+
+def test_an_operator_s_rollback_is_not_undone_by_what_is_in_the_storage() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step, place=f"step_{step}")
+    roll_back(cluster, 10)
+    assert cluster.recover(w0, found=Found(30, 0, "step_30")).step == 10
+
+
+def test_a_return_behind_the_base_of_a_lineage_is_one_of_its_own() -> None:
+    """Also if nothing was saved since the last return."""
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    for step in (10, 20, 30):
+        cluster.save(workers, step=step, place=f"step_{step}")
+    cluster.recover(w0, found=Found(20, 0, "step_20"), insist=True)
+    cluster.recover(w0, found=Found(10, 0, "step_10"), insist=True)
+    assert cluster.begin(w0, step=15, place="step_15").status == "open"
+
+
+def test_to_insist_on_where_everybody_is_rewinds_nothing() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    cluster.leave(w1)
+    cluster.register("w1", rank=1, world_size=2)
+    assert cluster.generation > point.generation
+    assert cluster.recover(w0, found=Found(-1), insist=True) == point
+    assert len(cluster.recorded(RecoveryPointSet)) == 1
 
 
 def test_a_known_checkpoint_that_is_found_is_not_taken_on_again() -> None:
