@@ -26,7 +26,7 @@ from strata.checkpoint.lineage import Term, is_of, read_lineage, stem_of
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.words import Words
-from strata.core.commits import COULD_NOT_SAVE
+from strata.core.commits import ABANDONED, COULD_NOT_SAVE
 from strata.errors import (
     CheckpointDamaged,
     Conflict,
@@ -315,7 +315,7 @@ class Council:
     async def failed(self, save: str, why: str) -> None:
         begun = self._begun.pop(save, None)
         if begun is not None:
-            await self._call("FailCheckpoint", attempt=begun.attempt, reason=why[:REASON_CHARS])
+            await self._fail(_step(save), begun.attempt, why)
             return
         telling = asyncio.ensure_future(self._fail_when_begun(save, why))  # which may be a while
         self._telling.add(telling)
@@ -327,14 +327,17 @@ class Council:
             while time.monotonic() < ends:
                 answer = await self._await(save, 0, known=_COMMITTED)
                 if answer.checkpoint.status == _OPEN:
-                    attempt = answer.checkpoint.attempt
-                    await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
+                    await self._fail(_step(save), answer.checkpoint.attempt, why)
                 is_over = (answer.skipped or answer.abandoned) and not self._is_old_news(_step(save), answer.reason)
                 if answer.checkpoint.status == _OPEN or is_over:
                     return
                 await asyncio.sleep(PAUSE_SECONDS)
         except StrataError as error:
             logger.info("nobody was told that %s failed here: %s", save, error)
+
+    async def _fail(self, step: int, attempt: int, why: str) -> None:
+        self._called_off[step] = ABANDONED.format(attempt)
+        await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         begun, known = self._begun.pop(save), _OPEN
