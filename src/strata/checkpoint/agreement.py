@@ -57,6 +57,8 @@ class Agreement(Protocol):
 
     rank: int
     size: int
+    run: str
+    """The name of this start of all ranks; empty if it has none."""
 
     async def settle(self) -> None:
         """Rank 0, before it looks where to go on from: what was decided and has no manifest yet gets one."""

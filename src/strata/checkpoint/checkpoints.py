@@ -91,6 +91,8 @@ class Checkpoints:
         """Held while files that nobody needs are looked for, and while a save looks for a folder to write to."""
         self.taken: set[str] = set()
         """Folders that a save of this process may write to: nobody refers to its files yet."""
+        self.seen: Survey | None = None
+        """What was there when it was last looked."""
         self._deleted: set[str] = set()
         self._told: set[Folder] = set()
 
@@ -152,7 +154,8 @@ class Checkpoints:
             lineage = rebuilt(metadata for _, metadata in sound)
             if lineage.terms:
                 logger.warning("%s/%s is missing: it is taken from the checkpoints themselves", self.where, LINEAGE)
-        return Survey(lineage, sound, lineage.line(sound), damaged)
+        self.seen = Survey(lineage, sound, lineage.line(sound), damaged)
+        return self.seen
 
     async def latest(self) -> Folder | None:
         """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further

@@ -13,7 +13,6 @@ storage beside it.
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -91,9 +90,9 @@ class _Begun(NamedTuple):
 class Council:
     """As one rank has it."""
 
-    def __init__(self, caller: Caller, store: Store, rank: int, size: int, patience: float) -> None:
+    def __init__(self, caller: Caller, store: Store, rank: int, size: int, patience: float, *, run: str = "") -> None:
         self._caller, self._store, self.rank, self.size = caller, store, rank, size
-        self._patience = patience
+        self._patience, self.run = patience, run
         self._node, self._where = socket.gethostname(), f"{store.storage.url}/{store.root}"
         self._begun: dict[str, _Begun] = {}
         self._heard: dict[str, Word] = {}
@@ -168,7 +167,8 @@ class Council:
     async def _give_up_others(self, step: int) -> None:
         """Of this process's saves, which come one after the other, only the last can be under way."""
         if self._unsure not in (None, step):
-            await self._call_off(Word(self._unsure, failed="rank 0 went on without the coordinator"))
+            with suppress(Refused):  # it is over, or was saved by the process that this one was before
+                await self._call_off(Word(self._unsure, failed="rank 0 went on without the coordinator"))
         for save in list(self._begun):
             await self.over(save, Outcome("the next one has begun", certain=False))
 
@@ -200,7 +200,7 @@ class Council:
                 )
 
     async def _all_but_mine(self, save: str, begun: _Begun) -> None:
-        ends = time.monotonic() + self._patience
+        ends = _now() + self._patience
         while True:
             answer = await self._await(save, begun.attempt, known=_OPEN, but_mine=True)
             if answer.but_mine:
@@ -208,7 +208,7 @@ class Council:
             if answer.abandoned:
                 del self._begun[save]
                 raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
-            if time.monotonic() > ends:
+            if _now() > ends:
                 there = {self.rank, *(part.rank for part in (await self._decision(begun.attempt)).parts)}
                 absent = _some(set(range(self.size)) - there)
                 raise RankFailed(f"the parts of ranks {absent} are not there after {self._patience:g} s")
@@ -267,8 +267,8 @@ class Council:
         return known
 
     async def _listen(self, save: str) -> Word:
-        step, ends = _step(save), time.monotonic() + self._patience
-        while time.monotonic() < ends:
+        step, ends = _step(save), _now() + self._patience
+        while _now() < ends:
             answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
             if answer.skipped or answer.abandoned:
                 if self._is_old_news(step, answer.reason):
@@ -279,6 +279,7 @@ class Council:
             if answer.checkpoint.status == _OPEN:
                 folder, attempt = placed(answer.checkpoint.place)
                 term = await self._term_of(attempt)
+                self._check_run(term)
                 self._term, self._begun[save] = term, _Begun(answer.checkpoint.attempt, term)
                 self.generation = answer.checkpoint.generation
                 return Word(step, folder=folder.name, attempt=attempt, term=term)
@@ -289,6 +290,15 @@ class Council:
     def _is_old_news(self, step: int, reason: str) -> bool:
         """Of a try before this one."""
         return step in self._called_off and self._called_off[step] in reason
+
+    def _check_run(self, term: Term) -> None:
+        """A process that was left over may have taken rank 0's name: what it has in memory is of another start."""
+        if self.run and term.run and term.run != self.run:
+            raise Superseded(
+                f"rank 0 saves as start {term.run!r} of this job, and rank {self.rank} on {self._node} is of start "
+                f"{self.run!r}: one of the two is left over from an earlier start, and nothing of both can be saved "
+                "together. Start all ranks again, with the same run_id"
+            )
 
     async def _term_of(self, attempt: str) -> Term:
         """Rank 0 has begun it where all ranks look, before it said so."""
@@ -322,9 +332,9 @@ class Council:
         telling.add_done_callback(self._telling.discard)
 
     async def _fail_when_begun(self, save: str, why: str) -> None:
-        ends = time.monotonic() + self._patience
+        ends = _now() + self._patience
         try:
-            while time.monotonic() < ends:
+            while _now() < ends:
                 answer = await self._await(save, 0, known=_COMMITTED)
                 if answer.checkpoint.status == _OPEN:
                     await self._fail(_step(save), answer.checkpoint.attempt, why)
@@ -341,7 +351,7 @@ class Council:
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         begun, known = self._begun.pop(save), _OPEN
-        ends = time.monotonic() + self._patience
+        ends = _now() + self._patience
         while True:
             answer = await self._await(save, begun.attempt, known=known)
             if answer.abandoned:
@@ -352,7 +362,7 @@ class Council:
                 return Outcome(f"attempt {begun.attempt} is of no use any more", certain=False)
             if known == _COMMITTED or await is_committed():
                 return Outcome()
-            if time.monotonic() > ends:
+            if _now() > ends:
                 step = _step(save)
                 raise RankFailed(
                     f"nobody has committed step {step} after {self._patience:g} s: this rank's part is there"
@@ -363,12 +373,12 @@ class Council:
     async def recover(self, look: Look, *, insist: bool = False, silence: float | None = None) -> Point:
         """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that it is
         there. `silence`: how many seconds the coordinator may take to answer, if it is not waited for as for others."""
-        ends = time.monotonic() + self._patience
+        ends = _now() + self._patience
         while True:
             try:
                 answer = await self._patiently("Recover", silence=silence, found=_found(await look()), insist=insist)
             except Refused as error:
-                if not error.retry or time.monotonic() > ends:
+                if not error.retry or _now() > ends:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
@@ -448,19 +458,24 @@ class Council:
         """While the coordinator does not answer, it is asked again: it may come back. So may this worker, if it was
         given up meanwhile: then it is told what became of its part."""
         patience = self._patience if silence is None else silence
-        ends = time.monotonic() + patience
+        ends = _now() + patience
         while True:
             try:
                 return await self._call(method, most=patience, **fields)
             except StrataError as error:
                 passes = is_silence(error) or isinstance(error, Expired | NotRegistered)
-                if not passes or time.monotonic() > ends:
+                if not passes or _now() > ends:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _call(self, method: str, *, most: float = CALL_SECONDS, **fields: Any) -> Any:
         within = min(most, CALL_SECONDS) + fields.get("timeout_seconds", 0.0)
         return await self._caller.call(method, within=within, **fields)
+
+
+def _now() -> float:
+    """The loop's clock, on which everything that waits here waits."""
+    return asyncio.get_running_loop().time()
 
 
 def _step(save: str) -> int:

@@ -69,7 +69,7 @@ class CrewSaver(Saver):
         self, checkpoints: Checkpoints, config: CheckpointManagerConfig, arena: Arena, agreement: Agreement
     ) -> None:
         super().__init__(checkpoints, config, arena)
-        self._agreement = agreement
+        self._agreement, self._run = agreement, agreement.run
         self._planner.crew = Crew(agreement.rank, agreement.size, Everything())
         self._names: list[str] = []
         self._copies: dict[str, dict[str, list[str]]] = {}
@@ -223,12 +223,12 @@ class CrewSaver(Saver):
             return await self._heard(save)
         is_first = self._term is None
         attempt = await super()._attempt(save)
-        if is_first:
-            with suppress(StorageError):  # the next run's first save does it
-                await self._agreement.forget_others(attempt.term)
         if self._told != (self._names, attempt.term):
             await self._agreement.tell_names(self._names, attempt.term)
             self._told = (self._names, attempt.term)
+        if is_first:
+            with suppress(StorageError):  # the next run's first save does it
+                await self._agreement.forget_others(attempt.term)
         word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)
         self._said.append(save.handle.name)
         await self._agreement.tell(save.handle.name, word, attempt.epoch)
@@ -340,7 +340,7 @@ class CrewSaver(Saver):
     async def _read(self, store: Store, attempt: Attempt, references: Sequence[PartRef]) -> list[Part]:
         """The parts of others. Who took over has swept them: then that is what is told."""
         try:
-            return [await store.part(each) for each in references]
+            return await store.parts_of(references)
         except CheckpointDamaged:
             await check_term(store, attempt.term)
             raise

@@ -34,7 +34,7 @@ class EitherWay:
 
     def __init__(self, council: Council, words: Words | None, look: Look, reach: float) -> None:
         self._council, self._words, self._look, self._reach = council, words, look, reach
-        self.rank, self.size = council.rank, council.size
+        self.rank, self.size, self.run = council.rank, council.size, council.run
         self._without: dict[str, Words] = {}
         """Saves that go through the storage."""
         self._done: dict[str, tuple[PartRef, dict[str, list[str]]]] = {}

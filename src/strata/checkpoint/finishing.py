@@ -59,7 +59,7 @@ async def finish(store: Store, decision: Decision) -> Metadata:
         if there.attempt == name:
             return there
     term = await term_of(store, name)
-    parts = [await store.part(each) for each in decision.parts]
+    parts = await store.parts_of(decision.parts)
     metrics = {key: float(value) for key, value in decision.metrics.items()}
     attempt = Attempt(folder, term, name, decision.epoch, metrics, parts[0].rank)
     return await commit(store, attempt, parts, decision.parts, decision.size)

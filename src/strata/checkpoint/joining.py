@@ -3,6 +3,8 @@ them go on from. Imported only where there is a coordinator: it needs gRPC.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from strata.checkpoint.checkpoints import Checkpoints
@@ -24,18 +26,18 @@ class _Joined:
     """The session of this process. One of several ranks is waited for by the others from the moment that its manager is
     made. One that is alone joins when it saves or goes on: who only looks must not take a running job's name."""
 
-    def __init__(self, settings: Config, who: Who, put_manifest: CarryOut) -> None:
-        self._settings, self._who, self._put_manifest = settings, who, put_manifest
+    def __init__(self, opens: Callable[[], Session], put_manifest: CarryOut, *, at_once: bool) -> None:
+        self._opens, self._put_manifest = opens, put_manifest
         self._session: Session | None = None
         self._is_left = False
-        if who.world_size != 1:
+        if at_once:
             self._joined()
 
     def _joined(self) -> Session:
         if self._is_left:
             raise InvalidInput("this manager is closed: make another")
         if self._session is None:
-            self._session = join(self._settings, self._who)
+            self._session = self._opens()
             self._session.on(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
         return self._session
 
@@ -60,18 +62,15 @@ class Seat:
     def __init__(
         self,
         checkpoints: Checkpoints,
-        settings: Config,
+        opens: Callable[[], Session],
         world: tuple[int, int, str | None],
         how: CheckpointManagerConfig,
     ) -> None:
         """`world`: the rank, the size, and a name for this start of all ranks, if it has one."""
         self._checkpoints = checkpoints
         (rank, size, run), store, patience = world, checkpoints.store, how.ranks_seconds
-        named = settings["worker_id"]
-        worker = f"rank-{rank}" if not named else named if size == 1 else f"{named}-{rank}"  # one for all of a node
-        who = Who(store.job, worker, rank, size)
-        self.joined = _Joined(settings, who, self._put_manifest)
-        self.council = Council(self.joined, store, rank, size, patience)
+        self.joined = _Joined(opens, self._put_manifest, at_once=size > 1)
+        self.council = Council(self.joined, store, rank, size, patience, run=run or "")
         words = None if run is None else Words(store, run, rank, size, patience)
         self._reach = how.coordinator_seconds
         self.agreement = EitherWay(self.council, words, self._latest, self._reach)
@@ -116,3 +115,13 @@ class Seat:
 
     def give_up(self) -> None:
         self.joined.leave()
+
+
+def take_seat(
+    checkpoints: Checkpoints, settings: Config, world: tuple[int, int, str | None], how: CheckpointManagerConfig
+) -> Seat:
+    """In this process's own session."""
+    (rank, size, _), named = world, settings["worker_id"]
+    worker = f"rank-{rank}" if not named else named if size == 1 else f"{named}-{rank}"  # one for all of a node
+    who = Who(checkpoints.store.job, worker, rank, size)
+    return Seat(checkpoints, partial(join, settings, who), world, how)

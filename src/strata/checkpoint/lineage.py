@@ -37,6 +37,12 @@ class Term(msgspec.Struct, frozen=True):
     base: int
     writer: str
     unix_seconds: float
+    run: str = ""
+    """The name of the start of all ranks that it belongs to, where there are several."""
+
+
+NOBODY = Term(0, -1, "nobody", 0.0)
+"""Instead of the newest, where nobody has begun one."""
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -118,18 +124,20 @@ async def begin_term(
     checkpoints: Sequence[Metadata] = (),
     *,
     after: Term | None = None,
+    run: str = "",
 ) -> Term:
     """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more. What the
-    checkpoints say of themselves counts where nothing else is known. Superseded if it is to come right `after` another
-    of its own, and somebody else has begun one since."""
+    checkpoints say of themselves counts where nothing else is known. Superseded if it is to come right `after` another,
+    its own or the newest when it looked where to go on from, and somebody else has begun one since."""
     for _ in range(TRIES):
         known, version = await versioned_lineage(store)
         if version is None:
             known = rebuilt(checkpoints)
         last = known.newest
-        if after is not None and last is not None and not _is_of_one(last, after):
+        is_own = last is not None and last.writer == writer  # begun before, and no answer came
+        if after is not None and last is not None and not is_own and not _is_of_one(last, after):
             raise superseded_by(store, last)
-        term = Term(1 if last is None else last.term + 1, base, writer, time.time())
+        term = Term(1 if last is None else last.term + 1, base, writer, time.time(), run)
         kept = [each for each in known.terms if each.term > oldest]
         try:
             await replace_lineage(store, [*kept, term], version)

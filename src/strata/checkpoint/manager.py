@@ -37,7 +37,7 @@ from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.checkpoint.words import Words
 from strata.config import Config
 from strata.core.ids import check_int
-from strata.errors import CheckpointDamaged, InvalidInput, Refused
+from strata.errors import CheckpointDamaged, InvalidInput, NotFound, Refused
 from strata.storage import StorageBackend, open_storage
 
 if TYPE_CHECKING:  # needs gRPC
@@ -335,13 +335,9 @@ class CheckpointManager(CheckpointReader):
         return CopiedCheckpoints(Store(copies, store.job), copies)
 
     def _taken_seat(self, settings: Config, world: tuple[int, int, str | None]) -> "Seat":
-        if self._tiers:
-            raise InvalidInput(
-                'a job with a coordinator has no local tier yet: leave out `local`, or coordinator_url=""'
-            )
-        from strata.checkpoint.joining import Seat
+        from strata.checkpoint.joining import take_seat
 
-        return Seat(self._checkpoints, settings, world, self.config)
+        return take_seat(self._checkpoints, settings, world, self.config)
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
         if self._tiers:
@@ -355,10 +351,15 @@ class CheckpointManager(CheckpointReader):
         return CrewSaver(self._checkpoints, self.config, arena, words)
 
     async def _going_on_at(self, load: Load, use: Callable[[Folder], Awaitable[T]]) -> T:
-        goes_on = self._seat is not None and load.step is None and load.keys is None
-        point = await self._seat.point() if self._seat is not None and goes_on else None
-        if point is None:
-            return await self._at(load.step, use)
+        goes_on = load.step is None and load.keys is None
+        try:
+            point = await self._seat.point() if self._seat is not None and goes_on else None
+            if point is None:
+                return await self._at(load.step, use)
+        except NotFound:
+            if goes_on:  # then the job begins at the start
+                self._saver.looked()
+            raise
         return await self._or_report(use(point))
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
@@ -453,6 +454,12 @@ class CheckpointManager(CheckpointReader):
             if self._seat is not None:
                 self._seat.give_up()
             super().close()
+
+    async def _latest(self) -> int | None:
+        found = await super()._latest()
+        if found is None:  # then the job begins at the start
+            self._saver.looked()
+        return found
 
     def _loaded(self, step: int) -> None:
         self._saver.loaded(step)

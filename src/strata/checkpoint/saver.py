@@ -20,11 +20,11 @@ from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.changes import found_base
-from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.checkpoints import Checkpoints, Survey
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import Term, begin_term, check_term, writer_name
+from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, superseded_by, writer_name
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
@@ -91,6 +91,8 @@ class Saver:
         self._planner = Planner()
         self._process = os.getpid()
         self._writer = writer_name()
+        self._run = ""
+        """The name of this start of all ranks, where there are several."""
         self._turn = threading.Lock()
         self._running: Running | None = None
         self._term: Term | None = None
@@ -99,6 +101,8 @@ class Saver:
         self._overlap = _overlap(config.overlap)
         self._is_closed = False
         self._returned: int | None = None
+        self._seen: Survey | None = None
+        """What was there when this process looked where to go on from, if it did."""
         self._last: tuple[Folder, Part] | None = None
         self._failures = 0
         self._last_failed: SaveHandle | None = None
@@ -124,6 +128,11 @@ class Saver:
     def loaded(self, step: int) -> None:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
         self._returned = step
+        self.looked()
+
+    def looked(self) -> None:
+        """Where to go on from. Whoever takes over after that has come later than this process."""
+        self._seen = self._checkpoints.seen
 
     def begin(
         self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
@@ -384,16 +393,28 @@ class Saver:
         base = self._returned
         if base is None:
             base = max((known for known in survey.line if known < step), default=-1)
+        self._check_unsaved(survey, base)
         await self._goes_on_from(survey.line.get(base))
         known = [metadata for _, metadata in survey.sound]
         oldest = min((metadata.term for metadata in known), default=0)
-        term = await begin_term(self._checkpoints.store, base, self._writer, oldest, known, after=self._term)
+        store, mine, after = self._checkpoints.store, self._writer, self._term
+        if after is None and self._seen is not None:
+            after = self._seen.lineage.newest or NOBODY
+        term = await begin_term(store, base, mine, oldest, known, after=after, run=self._run)
         self._tell_of_return(base, survey.line)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:
             await self._sweep()
         self._returned, self._newest = None, base
         return term
+
+    def _check_unsaved(self, now: Survey, base: int) -> None:
+        """A process that was left over must not take over from those that have saved since it looked: what they were
+        told is committed would be lost."""
+        if self._term is None and self._seen is not None:
+            known = self._seen.line
+            if any(step > base and known.get(step) != folder for step, folder in now.line.items()):
+                raise superseded_by(self._checkpoints.store, now.lineage.newest)
 
     async def _goes_on_from(self, base: Folder | None) -> None:
         """For whoever must agree with others."""

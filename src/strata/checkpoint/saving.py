@@ -8,7 +8,7 @@ commit      `metadata.json`, where none is                 the one moment at whi
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ BYTES, TREE = manifest.BYTES, manifest.TREE
 PUT_BYTES = 64 << 20
 """More goes up in parallel parts, which cannot be put where nothing is: see `stakes`."""
 STREAMED_BYTES = 32 << 20
+INLINE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -137,9 +138,7 @@ async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Cal
     """A state of bytes is a file of exactly those bytes. ObjectExists if another save has begun there: it may be under
     way yet."""
     path = attempt.bytes_path
-    threads = DaemonThreads(1, "strata-digest")
-    digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
-    threads.shutdown(wait=False)
+    digests = _digesting(data)
     if len(data) <= PUT_BYTES:
         await store.storage.put_if_absent(store.key(path), data)
         progress(len(data))
@@ -164,6 +163,18 @@ async def _write_in_parts(store: Store, attempt: Attempt, data: Block, progress:
             await writer.write(piece)
             progress(len(piece))
         stake.may_land = True
+
+
+def _digesting(data: Block) -> Awaitable[list[str]]:
+    """Beside the writing, unless a thread would take longer to start."""
+    if len(data) <= INLINE_BYTES:
+        done: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        done.set_result(_digests(data))
+        return done
+    threads = DaemonThreads(1, "strata-digest")
+    digests = asyncio.get_running_loop().run_in_executor(threads, _digests, data)
+    threads.shutdown(wait=False)
+    return digests
 
 
 def _digests(data: Block) -> list[str]:

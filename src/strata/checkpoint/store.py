@@ -9,7 +9,7 @@
 """
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple
 
 from strata.checkpoint.manifest import (
@@ -35,6 +35,7 @@ from strata.storage import ObjectInfo, StorageBackend
 PARTS_KNOWN = 10_000
 """Of so many it is remembered which files they are made of: that is asked of all of them at each deletion."""
 PARTS_AT_ONCE = 64
+"""Small objects: what one rank reads of a thousand others must not take a thousand times as long."""
 _FOLDER = re.compile(r"step_(\d{1,19})(?:-(\d{1,9}))?")
 
 
@@ -137,17 +138,22 @@ class Store:
 
     async def parts(self, folder: Folder) -> list[Part]:
         """Those of all ranks, in their order."""
-        references = (await self.metadata(folder)).parts
-        found: dict[int, Part] = {}
-
-        async def read(reference: PartRef) -> None:
-            found[reference.rank] = await self.part(reference)
-
-        for start in range(0, len(references), PARTS_AT_ONCE):
-            await together(map(read, references[start : start + PARTS_AT_ONCE]))
+        found = {part.rank: part for part in await self.parts_of((await self.metadata(folder)).parts)}
         parts = [found[rank] for rank in sorted(found)]
         check_together(parts, self._told(folder))
         return parts
+
+    async def parts_of(self, references: Sequence[PartRef]) -> list[Part]:
+        """These, some at a time."""
+        found: dict[int, Part] = {}
+
+        async def read(place: int) -> None:
+            found[place] = await self.part(references[place])
+
+        places = range(len(references))
+        for start in range(0, len(references), PARTS_AT_ONCE):
+            await together(map(read, places[start : start + PARTS_AT_ONCE]))
+        return [found[place] for place in places]
 
     async def whole(self, folder: Folder, rank: int = 0) -> Whole:
         """The state of a checkpoint, from the parts of all ranks, as one of them sees it."""

@@ -3,7 +3,6 @@ of ends the work, by name. A storage has limits of its own; this is for what has
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -22,15 +21,20 @@ SLOWEST_BYTES_PER_SECOND = 1_000_000
 """What is written in one call, without word of its progress, has this much longer."""
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class _Call:
-    __slots__ = ("since", "what")
+    __slots__ = ("_clock", "since", "what")
 
     def __init__(self, what: str, size: int) -> None:
         self.what = what
-        self.since = time.monotonic() + size / SLOWEST_BYTES_PER_SECOND
+        self._clock = asyncio.get_running_loop().time  # progress may be told by a thread, which has no loop
+        self.since = self._clock() + size / SLOWEST_BYTES_PER_SECOND
 
     def progress(self, count: int) -> None:
-        self.since = time.monotonic()
+        self.since = self._clock()
 
 
 class _Watch:
@@ -40,7 +44,7 @@ class _Watch:
         self.calls: set[_Call] = set()
 
     def stuck(self, seconds: float) -> list[_Call]:
-        before = time.monotonic() - seconds
+        before = _now() - seconds
         return sorted((call for call in self.calls if call.since <= before), key=lambda call: call.since)
 
 
@@ -82,7 +86,7 @@ def reason_of(error: BaseException) -> BaseException:
 
 
 def _raise(what: str, stuck: list[_Call], seconds: float) -> NoReturn:
-    calls = ", ".join(f"{call.what} ({time.monotonic() - call.since:.0f} s)" for call in stuck[:TOLD])
+    calls = ", ".join(f"{call.what} ({_now() - call.since:.0f} s)" for call in stuck[:TOLD])
     more = f" and {len(stuck) - TOLD} more" if len(stuck) > TOLD else ""
     raise StorageUnavailable(
         f"{what} is given up: for more than {seconds:g} s nothing came of {calls}{more}. "

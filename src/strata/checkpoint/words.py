@@ -20,7 +20,7 @@ import msgspec
 from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
-from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
 from strata.errors import ObjectNotFound, RankFailed
 from strata.storage import ObjectInfo
 
@@ -44,7 +44,7 @@ class Words:
     """Those of one run, as one rank says and hears them."""
 
     def __init__(self, store: Store, run: str, rank: int, size: int, patience: float) -> None:
-        self._store, self._run, self.rank, self.size = store, run, rank, size
+        self._store, self.run, self.rank, self.size = store, run, rank, size
         self._patience = patience
         self._node = socket.gethostname()
         is_local = store.storage.url.startswith(("file:", "memory:"))
@@ -91,7 +91,7 @@ class Words:
         start = len(self._store.key(RUNS, ""))
         async for entry in self._store.storage.list_all(self._store.key(RUNS)):
             said.setdefault(entry.path[start:].partition("/")[0], []).append(entry)
-        said.pop(self._run, None)
+        said.pop(self.run, None)
         gone = [entry.path for entries in said.values() if await self._is_over(entries, term.term) for entry in entries]
         await self._store.storage.delete_many(gone)
 
@@ -127,9 +127,11 @@ class Words:
         found: dict[int, Done] = {}
 
         async def look() -> bool | None:
-            for rank in range(1, self.size):
-                if rank not in found:
-                    done = await self._look(f"{save}-{rank}", Done)
+            absent = [rank for rank in range(1, self.size) if rank not in found]
+            for start in range(0, len(absent), PARTS_AT_ONCE):
+                some = absent[start : start + PARTS_AT_ONCE]
+                looks = await asyncio.gather(*(self._look(f"{save}-{rank}", Done) for rank in some))
+                for rank, done in zip(some, looks, strict=True):
                     if done is not None and done.part is not None and f"/part-{rank}-{attempt}." not in done.part.path:
                         continue  # of another start under the same name
                     if done is not None and done.part is None:
@@ -162,7 +164,7 @@ class Words:
         return f"{self._store.storage.url}/{self._store.root}"
 
     def _key(self, name: str) -> str:
-        return self._store.key(RUNS, self._run, f"{name}.json")
+        return self._store.key(RUNS, self.run, f"{name}.json")
 
     async def _put(self, name: str, word: msgspec.Struct) -> None:
         if self.rank == 0 and not self._has_spoken:
@@ -171,7 +173,7 @@ class Words:
 
     async def _forget_namesakes(self) -> None:
         """Of an earlier start under the same name, which should not be: before rank 0 says its first word."""
-        gone = [self._store.key(path) async for path in self._store.paths(RUNS, self._run)]
+        gone = [self._store.key(path) async for path in self._store.paths(RUNS, self.run)]
         await self._store.storage.delete_many(gone)
         self._has_spoken = True
 
@@ -199,12 +201,13 @@ class Words:
         )
 
     async def _until(self, look: Callable[[], Awaitable[T | None]], silence: Callable[[], str]) -> T:
-        ends, pause = time.monotonic() + self._patience, self._pace[0]
+        clock, pause = asyncio.get_running_loop().time, self._pace[0]
+        ends = clock() + self._patience
         while True:
             found = await look()
             if found is not None:
                 return found
-            if time.monotonic() > ends:
+            if clock() > ends:
                 raise RankFailed(silence())
             await asyncio.sleep(pause)
             pause = min(self._pace[1], pause * 1.3)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Protocol, TypeAlias
 
 from strata.coordinator.journal import Journal, JournalError
 from strata.core.records import Record
@@ -30,6 +31,20 @@ class _Snapshot:
     state: bytes
 
 
+Durable: TypeAlias = Callable[[int, int], None]
+Failed: TypeAlias = Callable[[JournalError], None]
+
+
+class Commits(Protocol):
+    """What a hub needs of whoever makes its records durable."""
+
+    def add(self, records: list[Record], term: int) -> None: ...
+
+    def add_snapshot(self, state_index: int, state: bytes) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class GroupCommit:
     """`durable` is told the index up to which everything is on the disk, and how many bytes that took; `failed` why no
     more ever will be. Both are called on the loop."""
@@ -38,8 +53,8 @@ class GroupCommit:
         self,
         journal: Journal,
         next_index: int,
-        durable: Callable[[int, int], None],
-        failed: Callable[[JournalError], None],
+        durable: Durable,
+        failed: Failed,
     ) -> None:
         self._journal = journal
         self._next_index = next_index

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from strata.coordinator.groupcommit import GroupCommit
+from strata.coordinator.groupcommit import Commits, Durable, Failed, GroupCommit
 from strata.coordinator.journal import Journal, JournalError
 from strata.coordinator.replay import Entry, replayed
 from strata.core.effects import Answer, BreakBarrier, DismissArrival, ReleaseBarrier, Reply
@@ -50,6 +50,7 @@ class Hub:
         tell_verdict: Callable[[Outcome], Any],
         clock: Callable[[], float] = time.monotonic,
         snapshot_after_bytes: int = SNAPSHOT_BYTES,
+        commits: Callable[[Journal, int, Durable, Failed], Commits] = GroupCommit,
     ) -> None:
         self.journal = journal
         self.clock = clock
@@ -62,7 +63,7 @@ class Hub:
         self.watchers: set[Callable[[list[Entry]], None]] = set()
         self.verdict_watchers: set[Callable[[Verdict, float], None]] = set()
         self._tell_verdict = tell_verdict
-        self._commit = GroupCommit(journal, self.machine.index, self._on_durable, self._on_failure)
+        self._commit = commits(journal, self.machine.index, self._on_durable, self._on_failure)
         self._owed: deque[tuple[int, Say]] = deque()
         self._unseen: deque[Entry] = deque()
         self._waits: dict[tuple[str, str, int], list[Later]] = {}
