@@ -1,4 +1,6 @@
-"""Checkpoints of four ranks: how long until a sharded state is committed, beside DCP, and what the agreement costs."""
+"""Checkpoints of four ranks: how long until a sharded state is committed, beside DCP, and what the agreement costs; and
+what it would cost a thousand, the protocol alone, on virtual time.
+"""
 
 import json
 import os
@@ -11,11 +13,15 @@ from pathlib import Path
 
 from benchmarks import Row, Table
 from benchmarks.storage import BUILD
+from strata.testing.saves.measure import cost_of_saves
 from tests.servers.coordinator import coordinator
 
 RANKS = 4
 MIB = int(os.environ.get("BENCH_MIB", "1024"))
 OVERHEAD_MS = 50.0
+MANY_RANKS = 1000
+MANY_SAVES = 2
+NETWORK_SECONDS, STORAGE_SECONDS = 0.001, 0.005
 
 
 def run() -> Iterator[Table]:
@@ -49,6 +55,36 @@ def run() -> Iterator[Table]:
             _overhead(found["coordinated"], found["one"]),
         ],
     )
+
+    for way in (True, False):
+        yield _simulated(coordinator=way)
+
+
+def _simulated(*, coordinator: bool) -> Table:
+    costs = cost_of_saves(
+        MANY_RANKS,
+        MANY_SAVES,
+        coordinator=coordinator,
+        network_seconds=NETWORK_SECONDS,
+        storage_seconds=STORAGE_SECONDS,
+    )
+    carried = "through the coordinator" if coordinator else "through the storage"
+    return Table(
+        f"{MANY_RANKS:,} ranks agree {carried}: the protocol alone, simulated with a network of "
+        f"{NETWORK_SECONDS * 1000:g} ms and a storage of {STORAGE_SECONDS * 1000:g} ms for each call",
+        [
+            _milliseconds(
+                "virtual time, until all know it is committed", [cost.virtual_seconds * 1000 for cost in costs]
+            ),
+            _milliseconds("processor time, of all ranks", [cost.cpu_seconds * 1000 for cost in costs]),
+            _calls("calls to the coordinator, of each rank", [cost.coordinator_calls for cost in costs]),
+            _calls("calls to the storage, of each rank", [cost.storage_calls for cost in costs]),
+        ],
+    )
+
+
+def _calls(what: str, found: list[int]) -> Row:
+    return Row(what, statistics.median(found) / MANY_RANKS, min(found) / MANY_RANKS, "")
 
 
 def _overhead(together: list[float], alone: list[float]) -> Row:

@@ -32,7 +32,7 @@ app.add_typer(state.app, name="state")
 app.add_typer(storage.app, name="storage")
 app.add_typer(ckpt.app, name="ckpt")
 app.command("demo")(demo.demo)
-app.command("simulate")(simulate.simulate)
+app.add_typer(simulate.app, name="simulate")
 
 
 def _show_version(wanted: bool) -> None:

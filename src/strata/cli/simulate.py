@@ -8,19 +8,23 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from strata.cli import simulate_saves
+from strata.cli.simulate_saves import HISTORY_SHOWN, progress_on
 from strata.errors import InvalidInput
 from strata.testing.simulation.many import collect_rarely, run_many
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
 from strata.testing.simulation.shrink import shrink
 
-HISTORY_SHOWN = 40
+app = typer.Typer(invoke_without_command=True)
+app.command("saves")(simulate_saves.saves)
 
 
+@app.callback()
 def simulate(
+    context: typer.Context,
     seed: Annotated[int, typer.Option(help="The seed, or the first of several.")] = 0,
     seeds: Annotated[int, typer.Option(help="How many seeds to run.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Workers in the cluster.", min=2)] = 50,
@@ -40,6 +44,8 @@ def simulate(
 
     The real state machine decides; its promises are checked as it goes. The same seed always gives the same run.
     """
+    if context.invoked_subcommand is not None:
+        return
     console = Console(stderr=as_json)
     plans = [_load(replay)] if replay else [Plan.of(seed + n, workers, seconds, faults) for n in range(seeds)]
     began = perf_counter()
@@ -62,15 +68,10 @@ def _load(path: Path) -> Plan:
         raise InvalidInput(f"cannot read a plan from {path}: {error}") from None
 
 
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console)
-
-
 def _run_one(plan: Plan, console: Console) -> list[Result]:
     collect_rarely()
     simulation = Simulation(plan)
-    with _progress(console) as progress:
+    with progress_on(console) as progress:
         task = progress.add_task(f"{plan.workers:,} workers", total=round(plan.seconds), note="virtual seconds")
         began = perf_counter()
 
@@ -83,7 +84,7 @@ def _run_one(plan: Plan, console: Console) -> list[Result]:
 
 def _run_all(plans: list[Plan], processes: int | None, console: Console) -> list[Result]:
     results: list[Result] = []
-    with _progress(console) as progress:
+    with progress_on(console) as progress:
         task = progress.add_task("seeds", total=len(plans), note="")
         for result in run_many(plans, processes):
             results.append(result)
