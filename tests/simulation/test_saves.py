@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 import pytest
 
-from strata.checkpoint import saver
+from strata.checkpoint import crewsaver, saver
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.council import Council
 from strata.checkpoint.joining import Seat
@@ -124,8 +124,14 @@ def test_a_commit_that_waits_for_no_parts_is_found(way: type, monkeypatch: pytes
 
     async def decide(self: object, *about: object) -> None: ...
 
+    commit = crewsaver.commit
+
+    async def of_one(store: Any, attempt: Any, found: Any, references: Any, world_size: int) -> Any:
+        return await commit(store, attempt, found, references, len(references))
+
     monkeypatch.setattr(way, "parts", parts)
     monkeypatch.setattr(way, "decide", decide)
+    monkeypatch.setattr(crewsaver, "commit", of_one)
     assert broken(run_plan(calm(3, coordinator=way is Council))) == "whole"
 
 

@@ -213,6 +213,7 @@ async def commit(
         __version__,
     )
     encoded = manifest.encode_metadata(metadata)
+    checked = manifest.decode_metadata(encoded, f"the checkpoint of step {attempt.folder.step}")
     await check_term(store, attempt.term)
     try:
         async with giving_back(store, attempt, committing=True) as others:
@@ -228,7 +229,7 @@ async def commit(
             f"step {attempt.folder.step} is committed already in {store.storage.url}/{store.root}: "
             "another process saves under the same job_id"
         ) from None
-    return manifest.decode_metadata(encoded, "the checkpoint just written")
+    return checked
 
 
 def _others(attempt: Attempt, part: Part) -> list[str]:

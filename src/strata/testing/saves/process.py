@@ -182,11 +182,12 @@ class SimulatedManager(CheckpointManager):
             ),
         )
 
-    def _taken_seat(self, settings: Config, rank: int, world_size: int, run_id: str | None) -> Seat:
+    def _taken_seat(self, settings: Config, world: tuple[int, int, str | None]) -> Seat:
         process = self._process
-        session = Session(cast(Channel, process.channel), Who(JOB, f"rank-{rank}", rank, world_size))
+        rank, size, _ = world
+        session = Session(cast(Channel, process.channel), Who(JOB, f"rank-{rank}", rank, size))
         process.owner.run(session._live())
-        return _Seat(process, self._checkpoints, session, (rank, world_size, run_id), self.config)
+        return _Seat(process, self._checkpoints, lambda: session, world, self.config)
 
 
 class _Seat(Seat):
