@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
-from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
+from strata.checkpoint.finishing import Decision, finish, missing, place_of, placed, term_of
 from strata.checkpoint.lineage import Term, is_of, read_lineage, stem_of
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import Folder, Store
@@ -121,6 +121,9 @@ class Council:
             self._numbers[checkpoint.place] = checkpoint.attempt
             if checkpoint.status == _DECIDED:
                 await self.put_manifest(checkpoint.attempt)
+        over = [each.place for each in answer.checkpoints if each.status not in (_OPEN, _DECIDED) and each.place]
+        for place in await missing(self._store, over):  # whoever removed them did not come to say so
+            await self._tell_removed(place)
 
     async def go_on_from(self, base: tuple[Folder, Metadata] | None) -> None:
         async def look() -> tuple[Folder, Metadata] | None:
@@ -240,14 +243,17 @@ class Council:
         await self.beside(term).forget_others(term)
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
-        """What the coordinator is not told now it finds out when somebody recovers."""
         for folder, metadata in gone:
-            number = self._numbers.pop(place_of(folder, metadata), None)
-            if number is not None:
-                try:
-                    await self._call("ReportRemoved", attempt=number, what=pb.ReportRemovedRequest.WHAT_ALL)
-                except StrataError as error:
-                    logger.info("the coordinator was not told that %s is removed: %s", folder.name, error)
+            await self._tell_removed(place_of(folder, metadata))
+
+    async def _tell_removed(self, place: str) -> None:
+        """What the coordinator is not told now it is told when the next run settles."""
+        number = self._numbers.pop(place, None)
+        if number is not None:
+            try:
+                await self._call("ReportRemoved", attempt=number, what=pb.ReportRemovedRequest.WHAT_ALL)
+            except StrataError as error:
+                logger.info("the coordinator was not told that %s is removed: %s", place, error)
 
     # -- the others --------------------------------------------------------------------------------------------------
 
@@ -451,7 +457,7 @@ class Council:
             attempt=attempt,
             known=known,
             but_mine=but_mine,
-            timeout_seconds=AWAIT_SECONDS,
+            timeout_seconds=min(AWAIT_SECONDS, self._patience),
         )
 
     async def _patiently(self, method: str, *, silence: float | None = None, **fields: Any) -> Any:

@@ -50,6 +50,18 @@ async def term_of(store: Store, attempt: str, known: Term | None = None) -> Term
     return newest
 
 
+async def missing(store: Store, places: Sequence[str]) -> list[str]:
+    """Those of these committed checkpoints that are not in the storage any more. One whose manifest cannot be read is
+    there."""
+    there, gone = set(await store.folders()), []
+    for place in places:
+        with suppress(ObjectNotFound, CheckpointDamaged):
+            folder, name = placed(place)
+            if folder not in there or (await store.metadata(folder)).attempt != name:
+                gone.append(place)
+    return gone
+
+
 async def finish(store: Store, decision: Decision) -> Metadata:
     """Commit it. One that is committed already stays as it is."""
     folder, name = placed(decision.place)

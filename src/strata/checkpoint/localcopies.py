@@ -337,45 +337,45 @@ class CopiedCheckpoints(Checkpoints):
     async def load(
         self, folder: Folder, load: Load, progress: Callable[[int], None] = lambda count: None
     ) -> tuple[Any, LoadReport]:
-        return await self._or_from_behind(folder, lambda: Checkpoints.load(self, folder, load, progress))
+        return await self._or_from_behind(folder, lambda tier: Checkpoints.load(tier, folder, load, progress))
 
     async def load_slice(self, folder: Folder, name: str, index: Index) -> Any:
-        return await self._or_from_behind(folder, lambda: Checkpoints.load_slice(self, folder, name, index))
+        return await self._or_from_behind(folder, lambda tier: Checkpoints.load_slice(tier, folder, name, index))
 
     async def open(self, folder: Folder) -> Opened:
-        opened = await self._or_from_behind(folder, lambda: Checkpoints.open(self, folder))
+        opened = await self._or_from_behind(folder, lambda tier: Checkpoints.open(tier, folder))
         return NearestOpened(opened, partial(self._instead, folder))
 
     async def _instead(self, folder: Folder, error: Exception) -> Opened:
-        if not await self._dropped(folder, error):
-            raise error
-        return await Checkpoints.open(self, folder)
+        await self._drop(folder, error)
+        return await self._behind().open(folder)
 
-    async def _or_from_behind(self, folder: Folder, use: Callable[[], Awaitable[T]]) -> T:
+    async def _or_from_behind(self, folder: Folder, use: Callable[[Checkpoints], Awaitable[T]]) -> T:
         hits = self.copies.hits
         try:
-            return await use()
+            return await use(self)
         except CheckpointDamaged as error:
-            if self.copies.hits == hits or not await self._dropped(folder, error):
+            if self.copies.hits == hits:
                 raise
-        return await use()
+            await self._drop(folder, error)
+        return await use(self._behind())
 
-    async def _dropped(self, folder: Folder, error: Exception) -> bool:
-        """Remove this checkpoint's copies: one of them is not what was written. Whether there were any."""
+    def _behind(self) -> Checkpoints:
+        """Without the copies."""
+        return Checkpoints(Store(self.copies.far, self.store.job), self.rank)
+
+    async def _drop(self, folder: Folder, error: Exception) -> None:
+        """Remove this checkpoint's copies: one of them is not what was written."""
         logger.warning("step %d is taken from %s instead of the local copy: %s", folder.step, self.where, error)
         near, prefix = self.copies.near, self.store.key(folder.name)
         try:
-            gone = [entry.path async for entry in near.list_all(prefix)]
-            await near.delete_many(gone)
+            await near.delete_many([entry.path async for entry in near.list_all(prefix)])
         except StorageError as failure:
             self.copies.leave_alone(failure)
-            return True
-        return bool(gone)
 
     async def verify(self, folder: Folder, progress: Callable[[int], None] = lambda count: None) -> int:
         """What is behind: a copy that is not as it should be is found when it is read."""
-        behind = Checkpoints(Store(self.copies.far, self.store.job), self.rank)
-        return await behind.verify(folder, progress)
+        return await self._behind().verify(folder, progress)
 
     async def keep_copies(self, count: int) -> None:
         await self.copies.keep(self.store.root, count)
