@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -33,26 +33,30 @@ class CoordinatorProcess:
         self._starts = 0
         self.address = "127.0.0.1:0"
         self.http = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
 
-    def start(self, *, wait: bool = True) -> "CoordinatorProcess":
+    def start(self, *, wait: bool = True) -> Self:
         self._starts += 1
         self.log = self.folder / f"coordinator-{self._starts}.log"
-        command = [sys.executable, "-m", "strata", "coordinator", self.address, "--log-format", "json"]
-        command += ["--state-dir", str(self.state_dir), "--http-port", self.http.rpartition(":")[2] or "0"]
+        arguments = ["coordinator", self.address, "--log-format", "json", "--state-dir", str(self.state_dir)]
+        arguments += ["--http-port", self.http.rpartition(":")[2] or "0", *self._flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("STRATA_")}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *self._flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment | self._environment,
-                cwd=self.folder,
-            )
+        self.process = self._launched(arguments, environment | self._environment)
         if wait:
             self.wait_until_ready()
         return self
+
+    def _launched(self, arguments: list[str], environment: dict[str, str]) -> Any:
+        """A process, with what `subprocess` has to say of one. Its output is the log."""
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "strata", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.folder,
+            )
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -74,7 +78,7 @@ class CoordinatorProcess:
     @property
     def pid(self) -> int:
         assert self.process is not None
-        return self.process.pid
+        return int(self.process.pid)
 
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -94,7 +98,7 @@ class CoordinatorProcess:
 
     def wait(self, seconds: float = 30.0) -> int:
         assert self.process is not None
-        return self.process.wait(seconds)
+        return int(self.process.wait(seconds))
 
     def get(self, path: str, token: str = "", scheme: str = "http") -> Any:
         request = urllib.request.Request(f"{scheme}://{self.http}{path}")

@@ -274,6 +274,8 @@ class Council:
 
     async def _listen(self, save: str) -> Word:
         step, ends = _step(save), _now() + self._patience
+        if self.generation is None:  # what was given up before this process came is nothing to it
+            self.generation = (await self.recover(None)).generation
         while _now() < ends:
             answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
             if answer.skipped or answer.abandoned:
@@ -376,13 +378,15 @@ class Council:
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
-    async def recover(self, look: Look, *, insist: bool = False, silence: float | None = None) -> Point:
-        """Where all ranks go on from. `look` gives the latest that is in the storage; to `insist` is to say that it is
-        there. `silence`: how many seconds the coordinator may take to answer, if it is not waited for as for others."""
+    async def recover(self, look: Look | None, *, insist: bool = False, silence: float | None = None) -> Point:
+        """Where all ranks go on from. `look` gives the latest that is in the storage, where that is to be said; to
+        `insist` is to say that it is there. `silence`: how many seconds the coordinator may take to answer, if it is
+        not waited for as for others."""
         ends = _now() + self._patience
         while True:
             try:
-                answer = await self._patiently("Recover", silence=silence, found=_found(await look()), insist=insist)
+                found = None if look is None else _found(await look())
+                answer = await self._patiently("Recover", silence=silence, found=found, insist=insist)
             except Refused as error:
                 if not error.retry or _now() > ends:
                     raise

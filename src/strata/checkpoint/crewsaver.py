@@ -221,12 +221,12 @@ class CrewSaver(Saver):
     async def _attempt(self, save: _Save) -> Attempt:
         if not self._leads:
             return await self._heard(save)
-        is_first = self._term is None
+        before = self._term
         attempt = await super()._attempt(save)
         if self._told != (self._names, attempt.term):
             await self._agreement.tell_names(self._names, attempt.term)
             self._told = (self._names, attempt.term)
-        if is_first:
+        if attempt.term != before:
             with suppress(StorageError):  # the next run's first save does it
                 await self._agreement.forget_others(attempt.term)
         word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)

@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -125,12 +125,17 @@ async def begin_term(
     *,
     after: Term | None = None,
     run: str = "",
+    agree: Callable[[], Awaitable[None]] | None = None,
 ) -> Term:
     """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more. What the
     checkpoints say of themselves counts where nothing else is known. Superseded if it is to come right `after` another,
-    its own or the newest when it looked where to go on from, and somebody else has begun one since."""
+    its own or the newest when it looked where to go on from, and somebody else has begun one since. Who must `agree` is
+    asked once it is known which term is the newest, and again if another has begun meanwhile: so nobody who was asked
+    long ago takes over."""
     for _ in range(TRIES):
         known, version = await versioned_lineage(store)
+        if agree is not None:
+            await agree()
         if version is None:
             known = rebuilt(checkpoints)
         last = known.newest

@@ -394,13 +394,13 @@ class Saver:
         if base is None:
             base = max((known for known in survey.line if known < step), default=-1)
         self._check_unsaved(survey, base)
-        await self._goes_on_from(survey.line.get(base))
+        agree = partial(self._goes_on_from, survey.line.get(base))
         known = [metadata for _, metadata in survey.sound]
         oldest = min((metadata.term for metadata in known), default=0)
         store, mine, after = self._checkpoints.store, self._writer, self._term
         if after is None and self._seen is not None:
             after = self._seen.lineage.newest or NOBODY
-        term = await begin_term(store, base, mine, oldest, known, after=after, run=self._run)
+        term = await begin_term(store, base, mine, oldest, known, after=after, run=self._run, agree=agree)
         self._tell_of_return(base, survey.line)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
         if self._term is None:

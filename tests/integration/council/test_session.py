@@ -91,14 +91,16 @@ def test_one_that_was_given_up_comes_back_as_another(running: CoordinatorProcess
     session = join(settings(running), Who(JOB, "w0", 0, 1))
     call(session, "ListCheckpoints")
     assert session.registered is not None
-    first = session.registered.incarnation
+    before = session.registered
 
     async def stand_still() -> None:
         time.sleep(6)
 
     background.run(stand_still())
-    eventually(lambda: session.registered is not None and session.registered.incarnation > first)
-    call(session, "ListCheckpoints")
+    eventually(lambda: session.registered is not None and session.registered.incarnation > before.incarnation)
+    with pytest.raises(Expired, match="has come back"):  # a call that took so long: it is not told to stop for good
+        background.run(session._asked("Recover", before, 5.0, {}))
+    call(session, "Recover")
     leave(session)
 
 

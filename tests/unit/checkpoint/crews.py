@@ -5,8 +5,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from strata.checkpoint import CheckpointManager
+from strata.checkpoint.marks import PerRank, Replicated
 from strata.storage import StorageBackend
+
+
+def state_of(rank: int, step: int) -> dict[str, Any]:
+    """With something of each kind: rank 0's for all, a share of each, and each rank's own."""
+    return {
+        "w": np.full(50, step),
+        "same": Replicated({str(n): np.full(3, step + n) for n in range(4)}),
+        "own": PerRank(np.full(4, 100 * step + rank)),
+        "step": step,
+    }
+
+
+def bare(rank: int, step: int) -> dict[str, Any]:
+    """As that rank loads it."""
+    state = state_of(rank, step)
+    return {**state, "same": state["same"].value, "own": state["own"].value}
 
 
 class Crew:

@@ -3,18 +3,15 @@
 import threading
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
-import numpy as np
 import pytest
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.lineage import read_lineage
-from strata.checkpoint.marks import PerRank, Replicated
 from strata.errors import Conflict, RankFailed, StorageUnavailable, Superseded
 from strata.storage import MemoryStorage, StorageBackend
-from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.crews import Crew, bare, state_of
 from tests.unit.checkpoint.dying import DyingStorage, Paused
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.test_crashes import files_in, let_marks_run_out
@@ -22,20 +19,6 @@ from tests.unit.checkpoint.test_crashes import files_in, let_marks_run_out
 PATIENCE = 0.25
 CONFIG = CheckpointManagerConfig(ranks_seconds=PATIENCE)
 SLOW = CheckpointManagerConfig(ranks_seconds=30)
-
-
-def state_of(rank: int, step: int) -> dict[str, Any]:
-    return {
-        "w": np.full(50, step),
-        "same": Replicated({str(n): np.full(3, step + n) for n in range(4)}),
-        "own": PerRank(np.full(4, 100 * step + rank)),
-        "step": step,
-    }
-
-
-def bare(rank: int, step: int) -> dict[str, Any]:
-    state = state_of(rank, step)
-    return {**state, "same": state["same"].value, "own": state["own"].value}
 
 
 def before(size: int) -> MemoryStorage:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.coordinator.auth import MOST_TOKENS, TokenCheck, Tokens
+from strata.coordinator.auth import TokenCheck, Tokens
 from strata.coordinator.exposure import is_loopback
 from strata.coordinator.process import CoordinatorConfig
 from strata.errors import InvalidInput

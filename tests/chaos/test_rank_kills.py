@@ -1,0 +1,103 @@
+"""Ranks, the coordinator, or both are killed with SIGKILL at each step of a save, and all ranks are started anew."""
+
+import sys
+
+import pytest
+
+from tests.chaos.recovering import Ground, Met, Trial, check_recovery, meet, meet_and_stay
+from tests.chaos.steps import NEVER
+from tests.chaos.trying import each_of
+
+pytestmark = [
+    pytest.mark.xdist_group("ranks"),
+    pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc"),
+]
+
+TRIALS = {
+    "without coordinator": Trial(rank=True),
+    "rank": Trial(rank=True, lease=1.0, patience=2.0),
+    "coordinator": Trial(coordinator=True, lease=30.0, patience=30.0),
+    "both": Trial(rank=True, coordinator=True, lease=3.0, patience=4.0),
+    "coordinator for long": Trial(coordinator=True, lease=3.0, patience=3.0, reach=0.5, comes_back=False),
+    "both for long": Trial(rank=True, coordinator=True, lease=3.0, patience=2.0, reach=0.5, comes_back=False),
+}
+FEWEST_STEPS = 15
+"""Of any rank, from the moment it is made to its end: if it were fewer, they would not be counted well."""
+
+
+def kill(ground: Ground, size: int, victim: int, name: str, when: str, *, start: int = 1, stride: int = 1) -> set[int]:
+    """At each step, or some. Gives the steps of training that were gone on from."""
+    trial = TRIALS[name]
+    with ground.job(size, trial.lease) as job:
+        whole = meet(job, trial._replace(patience=60.0), victim, NEVER)
+    assert all(whole.told), whole.errors
+    assert whole.steps >= FEWEST_STEPS
+
+    def attempt(at: int) -> tuple[Met, int]:
+        with ground.job(size, trial.lease) as job:
+            met = meet(job, trial, victim, trial.doom(at, when, job))
+            try:
+                return met, check_recovery(job, met) if met.struck else 0
+            except AssertionError as error:
+                raise AssertionError(f"{met.struck!r}, in {job.folder}, {met.errors}: {error}") from error
+
+    found = each_of(range(start, whole.steps + 1, stride), attempt)
+    reached = [(met, latest) for met, latest in found if met.struck]
+    assert len(reached) > 0.8 * len(found), "most steps were never reached"
+    if name == "coordinator":
+        assert all(all(met.told) for met, _ in reached), "a save did not outlive the coordinator's restart"
+    return {latest for _, latest in reached}
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "stride"),
+    [
+        ("without coordinator", 1, 3),
+        ("rank", 2, 4),
+        ("coordinator", 3, 6),
+        ("both", 4, 8),
+        ("coordinator for long", 5, 12),
+        ("both for long", 6, 14),
+    ],
+)
+def test_two_ranks_at_some_steps(ground: Ground, name: str, start: int, stride: int) -> None:
+    outcomes = [kill(ground, 2, victim, name, "before", start=start, stride=stride) for victim in (0, 1)]
+    assert set.union(*outcomes) == ({3} if name == "coordinator" else {2, 3})
+
+
+def kill_and_stay(ground: Ground, size: int, victim: int, *, start: int = 1, stride: int = 1) -> set[int]:
+    trial = TRIALS["rank"]
+    with ground.job(size, trial.lease) as job:
+        whole = meet(job, trial._replace(patience=60.0), victim, NEVER)
+
+    def attempt(at: int) -> int:
+        with ground.job(size, trial.lease) as job:
+            return meet_and_stay(job, trial, victim, trial.doom(at, "before", job)) or 0
+
+    return set(each_of(range(start, whole.steps + 1, stride), attempt)) - {0}
+
+
+def test_those_who_are_left_go_on_with_one_that_is_started_anew(ground: Ground) -> None:
+    outcomes = [kill_and_stay(ground, 2, victim, start=5 + victim, stride=9) for victim in (0, 1)]
+    assert set.union(*outcomes) == {2, 3}
+
+
+def whom(size: int) -> list[tuple[int, int]]:
+    return [(size, victim) for victim in range(size)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("name", list(TRIALS))
+@pytest.mark.parametrize(("size", "victim"), [*whom(2), *whom(3), *whom(4)])
+def test_any_rank_of_several_at_every_step(ground: Ground, name: str, size: int, victim: int, when: str) -> None:
+    outcomes = kill(ground, size, victim, name, when)
+    assert outcomes == ({3} if name == "coordinator" else {2, 3})
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("size", "victim"), [*whom(2), *whom(3)])
+def test_those_who_are_left_go_on_with_any_that_is_started_anew(ground: Ground, size: int, victim: int) -> None:
+    assert kill_and_stay(ground, size, victim) == {2, 3}
