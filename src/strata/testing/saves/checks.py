@@ -18,6 +18,7 @@ from strata.checkpoint.finishing import place_of
 from strata.checkpoint.manifest import Metadata, decode_metadata, decode_part, digest_of
 from strata.checkpoint.store import Folder, Store
 from strata.core.lineages import head
+from strata.errors import CheckpointDamaged
 from strata.storage.memory import MemoryStorage
 from strata.testing.saves.process import JOB, START, Content
 from strata.testing.simulation.violation import Violation
@@ -75,8 +76,12 @@ class Checks:
 
     def committed(self, path: str, data: bytes) -> None:
         """A manifest was put. One of a term that is over counts for nothing: `fenced` sees to that."""
-        metadata = decode_metadata(data, path)
         self.commits += 1
+        try:
+            metadata = decode_metadata(data, path)
+        except CheckpointDamaged as error:
+            self.broken("whole", f"a manifest was put that makes no sense: {error}")
+            return
         self._sim.note("storage", f"{path.removeprefix(ROOT + '/')} is put: attempt {metadata.attempt}")
         if metadata.attempt in self._known:
             self._late.add(metadata.attempt)
