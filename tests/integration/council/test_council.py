@@ -24,6 +24,7 @@ from strata.errors import (
     Refused,
     SaveReplaced,
     SaveSkipped,
+    Superseded,
     Unstorable,
 )
 from strata.storage import LocalStorage
@@ -650,3 +651,19 @@ def test_who_only_looks_does_not_take_the_name_of_a_job_that_runs(tmp_path: Path
 def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorProcess) -> None:
     with a_crew(tmp_path / "ck", running) as crew, pytest.raises(NotFound):
         load(crew)
+
+
+def test_ranks_of_two_starts_save_nothing_together(tmp_path: Path, running: CoordinatorProcess) -> None:
+    """Rank 0 was left over from an earlier start, and has the name of the one that came after."""
+    given = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+    crew = Crew(tmp_path / "ck", 0)
+    crew.managers = [
+        CheckpointManager(tmp_path / "ck", rank=rank, run_id=run, **given)
+        for rank, run in enumerate(("the first start", "the second"))
+    ]
+    with crew:
+        with pytest.raises((RankFailed, Superseded), match=r"the-first-start.*the-second"):
+            save(crew, 10)
+        with pytest.raises(Superseded, match="left over from an earlier start"):
+            crew.managers[1].save(state_of(1, 20), 20)
+    assert stored(tmp_path / "ck") == []
