@@ -36,8 +36,8 @@ def sleep(ground: Ground, size: int, victim: int, name: str, *, start: int = 1, 
 
 
 def check(found: list[Woken], victim: int, name: str) -> None:
-    """Without a coordinator a first rank that had not even looked where to go on from when it fell asleep begins now, as
-    any later start would: nobody can tell it from one. All others change nothing."""
+    """Without a coordinator a first rank that had not even looked where to go on from when it fell asleep begins now,
+    as any later start would: nobody can tell it from one. All others change nothing."""
     assert found
     for woken in found:
         assert not woken.took_over or (name == "none" and victim == 0 and not woken.began), woken

@@ -382,11 +382,15 @@ class Council:
         """Where all ranks go on from. `look` gives the latest that is in the storage, where that is to be said; to
         `insist` is to say that it is there. `silence`: how many seconds the coordinator may take to answer, if it is
         not waited for as for others."""
-        ends = _now() + self._patience
+        ends, less = _now() + self._patience, None
         while True:
+            found = None if look is None else _found(await look())
             try:
-                found = None if look is None else _found(await look())
-                answer = await self._patiently("Recover", silence=silence, found=found, insist=insist)
+                insists = insist or (found is not None and found == less)
+                answer = await self._patiently("Recover", silence=silence, found=found, insist=insists)
+            except Conflict:
+                less = found  # than was committed, perhaps since that was looked at
+                continue
             except Refused as error:
                 if not error.retry or _now() > ends:
                     raise

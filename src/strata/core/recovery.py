@@ -3,7 +3,7 @@
 The law: within a generation everybody is given the same point. Decided attempts are finished first, so a point is
 always committed. Where the point is not the latest thing its lineage holds, going on starts a new lineage. The storage
 is the truth of what is committed, and this journal its index: who asks may say what is found there, and then the point
-is that.
+is that; but who finds less than was committed has to look again first.
 
 A job that rolls back waits here until every rank of the world is there, so that one point serves all of them. A job
 that carries on is rolled back only when nobody was left; a newcomer to it is told the latest checkpoint, and the
@@ -26,7 +26,7 @@ from strata.core.records import (
 )
 from strata.core.state import Attempt, Job, Lineage, Member, Point, State
 from strata.core.turn import Rules, Turn
-from strata.errors import NotFound, Refused, StaleGeneration
+from strata.errors import Conflict, NotFound, Refused, StaleGeneration
 
 BEGINNING = -1
 NO_REQUEST = -1
@@ -57,11 +57,13 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
         turn.reply(_answer(turn, job))  # and what was read since then stays read
         return
     if point is None or point.generation != generation or job.restarted:
+        _check_recent(event, job)
         _set_point(turn, job, found, f"generation {generation}: {member.worker} was the first to ask")
     elif event.insist and found is not None:
         turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} goes on from step {found.step}"))
         _set_point(turn, job, found, f"{member.worker} goes on from step {found.step}")
     elif event.generation == generation and not event.insist:
+        _check_recent(event, job)
         turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} went back to the recovery point"))
         _set_point(turn, job, found, f"{member.worker} asked again, so everybody goes back")
     turn.reply(_answer(turn, job))
@@ -83,6 +85,16 @@ def _check_found(turn: Turn, job: Job, member: Member, event: RecoverRequested) 
             f"worker {member.worker!r} finds step {found.step} in the storage, and the latest that is known is step "
             f"{known[0]}: rank {min(_ranks(turn, job))} has to say what there is",
             retry=True,
+        )
+
+
+def _check_recent(event: RecoverRequested, job: Job) -> None:
+    """What was committed since somebody looked is not lost: who still finds no more when it looks again insists."""
+    latest = head(job)
+    if event.found is not None and latest is not None and event.found.step < latest.step and not event.insist:
+        raise Conflict(
+            f"worker {event.worker!r} found step {event.found.step} to be the latest in the storage, but step "
+            f"{latest.step} was committed: look again, and insist if it is not there"
         )
 
 

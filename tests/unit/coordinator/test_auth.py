@@ -12,6 +12,7 @@ from strata.coordinator.process import CoordinatorConfig
 from strata.errors import InvalidInput
 from strata.rpc import RpcError, ServerTls
 from strata.rpc.head import Head
+from strata.wire.tokens import MOST_TOKENS
 
 SECRET = "correct-horse-battery"
 

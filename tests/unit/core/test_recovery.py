@@ -5,7 +5,7 @@ import pytest
 from strata.core.effects import AbandonAttempt, Begun, Done, Errand, FinishFirst, LineageNow, RecoveryPoint
 from strata.core.events import Found
 from strata.core.records import CheckpointAdopted, RecoveryPointSet
-from strata.errors import InvalidInput, NotFound, Refused, StaleGeneration
+from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 from tests.unit.core.cluster import Cluster
 from tests.unit.core.saves import damage, roll_back, statuses
 
@@ -410,7 +410,9 @@ def test_what_the_storage_has_lost_is_left_behind() -> None:
     w0, _ = workers = cluster.world(2)
     cluster.save(workers, step=10, place="step_10")
     cluster.save(workers, step=20, place="step_20")
-    point = cluster.recover(w0, found=Found(10, 0, "step_10"))
+    with pytest.raises(Conflict, match="look again"):  # it may have been committed since that was looked for
+        cluster.recover(w0, found=Found(10, 0, "step_10"))
+    point = cluster.recover(w0, found=Found(10, 0, "step_10"), insist=True)
     assert (point.step, point.lineage) == (10, 1)
     assert cluster.begin(w0, step=20, place="step_20 again") == Begun(3, 1, 20, "open")
 
@@ -437,7 +439,9 @@ def test_nothing_in_the_storage_is_the_beginning() -> None:
     cluster = Cluster()
     w0, _ = workers = cluster.world(2)
     cluster.save(workers, step=10, place="step_10")
-    point = cluster.recover(w0, found=Found(-1))
+    with pytest.raises(Conflict, match="step 10 was committed"):
+        cluster.recover(w0, found=Found(-1))
+    point = cluster.recover(w0, found=Found(-1), insist=True)
     assert (point.step, point.attempt, point.lineage) == (-1, 0, 1)
     assert cluster.begin(w0, step=5).status == "open"
 
