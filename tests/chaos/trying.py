@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AT_ONCE = 6
+AT_ONCE = 8
 
 
 def each_of(steps: Iterable[int], attempt: Callable[[int], T]) -> list[T]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from strata import background
 from strata.checkpoint.lineage import Term, read_lineage
-from tests.chaos.ranks import Answer, started
+from tests.chaos.ranks import started
 from tests.chaos.recovering import SECOND_RUN, Job, Trial, assert_same, check_whole, let_marks_run_out
 from tests.chaos.steps import Doom
 
@@ -16,28 +16,26 @@ class Woken(NamedTuple):
 
     struck: str
     """The step at which it stood still; empty if it never did."""
-    began: bool
-    """Whether its run had begun a term by then."""
     took_over: bool
-    """Whether it began one after it had woken up."""
-    answers: list[Answer]
+    """Whether it has begun a term since."""
+    loaded: int
+    """The step that it loaded, or -1: if it is the one that the others saved last, it slept before it looked, and was
+    not there before."""
 
 
 def sleep_through(job: Job, trial: Trial, victim: int, at: int) -> Woken:
     """At that step it stands still. All ranks are started anew, go back to step 2, and save 3 and 4. It wakes up; and
     they save 5, unless it has taken over."""
     berth = job.berth("second")._replace(patience=trial.patience, reach=trial.reach)
-    first = _newest(job)
     with started(berth, victim, Doom(at, stops=True)) as run:
         for what, given in SECOND_RUN:
             run.tell(what, **given)
         zombie = run.ranks[victim]
         if not zombie.stands_still():
-            return Woken("", False, False, [])
+            return Woken("", False, -1)
         for rank in run.ranks:
             for _ in SECOND_RUN if rank is not zombie else ():
                 assert not rank.hear().gone
-        began = _newest(job) != first
         with started(job.berth("third")) as third:
             third.each("load", step=2)
             for step in (3, 4):
@@ -45,26 +43,26 @@ def sleep_through(job: Job, trial: Trial, victim: int, at: int) -> Woken:
             third.each("wait")
             theirs = _newest(job)
             zombie.wake()
-            answers = [zombie.hear() for _ in SECOND_RUN]
+            loaded, *_ = [zombie.hear() for _ in SECOND_RUN]
             took_over = _newest(job) != theirs
             if not took_over:
                 for number, state in enumerate(third.each("load")):
                     assert_same(state, number, 4, "third")
                 third.each("save", step=5, by="third")
                 third.each("close")
-        return Woken(zombie.struck, began, took_over, answers)
+        return Woken(zombie.struck, took_over, loaded.value["step"] if loaded.well else -1)
 
 
 def _newest(job: Job) -> Term | None:
     return background.run(read_lineage(job.store())).newest
 
 
-def check_undisturbed(job: Job) -> None:
+def check_undisturbed(job: Job, latest: int) -> None:
     """A fourth run finds what the third saved last, and in the end nothing is left of the zombie."""
     let_marks_run_out(job)
     with started(job.berth("fourth")) as run:
         for rank, state in enumerate(run.each("load")):
-            assert_same(state, rank, 5, "third")
+            assert_same(state, rank, latest, "third")
         for step in (6, 7):  # as many as are kept: what was left behind goes
             run.each("save", step=step, by="fourth")
         run.each("close")

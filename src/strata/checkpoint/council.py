@@ -35,6 +35,7 @@ from strata.errors import (
     NotRegistered,
     RankFailed,
     Refused,
+    SaveReplaced,
     SaveSkipped,
     StrataError,
     Superseded,
@@ -328,7 +329,10 @@ class Council:
         try:
             await self._acknowledge(begun.attempt, part, {})
         except Refused as error:
-            raise RankFailed(f"the save of step {_step(save)} was given up: {error}") from error
+            why = (await self._await(save, begun.attempt, known=_OPEN)).reason
+            if REPLACED in why:
+                raise SaveReplaced(f"the save of step {_step(save)} was given up for a later one") from error
+            raise RankFailed(f"the save of step {_step(save)} was given up: {why or error}") from error
 
     async def failed(self, save: str, why: str) -> None:
         begun = self._begun.pop(save, None)

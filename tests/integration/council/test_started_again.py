@@ -2,6 +2,7 @@
 their way.
 """
 
+import asyncio
 import shutil
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
-from strata.errors import RankFailed, Unstorable
+from strata.errors import RankFailed, SaveReplaced, Unstorable
 from strata.storage import LocalStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
@@ -118,3 +119,31 @@ def test_all_ranks_hear_of_a_commit_though_the_coordinator_is_gone(tmp_path: Pat
         running.start()
         save(crew, 3)
     assert listed(running) == stored(tmp_path / "ck")
+
+
+class Late(FaultyStorage):
+    """Rank 1's part of step 2 takes a while."""
+
+    async def put_if_absent(self, path: str, data: Data) -> None:
+        if "/step_2/part-1-" in path:
+            await asyncio.sleep(2.0)
+        await super().put_if_absent(path, data)
+
+
+def test_a_rank_that_is_late_hears_that_a_later_save_took_the_place_of_this_one(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    storage: Any = Late(LocalStorage(tmp_path / "ck"))
+    config = CheckpointManagerConfig(when_busy="replace", ranks_seconds=20)
+    with a_crew(storage, running, config=config) as crew:
+        save(crew, 1)
+
+        def act(rank: int, manager: CheckpointManager) -> None:
+            replaced = manager.save_async(state_of(rank, 2), step=2)
+            time.sleep(0.5)
+            manager.save_async(state_of(rank, 3), step=3).result()
+            with pytest.raises(SaveReplaced):
+                replaced.result()
+
+        crew.each(act)
+    assert [step for step, _ in listed(running)] == [1, 3]
