@@ -3,9 +3,8 @@
 Arrays go by their names. One that a part has whole is that part's, the lowest rank's if several have it; of one that
 lies in pieces every part has some, and together they are all of it, each element once, or the checkpoint is damaged.
 Where all pieces are whole rows they are one tensor again, chunk after chunk; else they stay boxes of it. Values are
-those of the lowest rank that has them: ranks of a pipeline have different keys. A name stands in one place on all ranks
-that have it: keys that are written alike are not told apart by names. What is marked as each rank's own comes from the
-part of this rank, and is left out where it has none.
+those of the lowest rank that has them: ranks of a pipeline have different keys. What is marked as each rank's own comes
+from the part of this rank, and is left out where it has none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,8 +78,6 @@ class _Join:
         self._joined: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
         self._boxes: dict[int, list[Tensor]] = {}
         self._others: list[str] = []
-        self._dropped: set[tuple[int, int]] = set()
-        """Arrays of parts, by number, in whose place ranks before them have something else."""
 
     def whole(self) -> Whole:
         for place, part in enumerate(self._parts):
@@ -94,11 +91,11 @@ class _Join:
 
     def _check_all_are_placed(self) -> None:
         """Ranks may have different keys, but where one has an array, another must not have something else."""
-        for place, part in enumerate(self._parts):
+        for part in self._parts:
             own = _own_numbers(part.skeleton)
             for number, leaf in enumerate(part.leaves):
                 name = _name(part, leaf)
-                if number not in own and (name not in self._numbers or (place, number) in self._dropped):
+                if number not in own and name not in self._numbers:
                     raise CheckpointDamaged(
                         f"{self._where}: {name!r} of rank {part.rank} has no place beside what ranks before it have "
                         "there: put it into a dict under a key of its own, or mark it PerRank"
@@ -116,10 +113,6 @@ class _Join:
                 self._others.append(name)
                 return _NONE
             return {"rank": self._taken(own[0], own[1]["rank"], name, is_own=True)}
-        if len(nodes) > 1 and kind in ARRAYS:
-            self._check_names(nodes)
-        elif len(nodes) > 1:
-            self._drop([each for each in nodes if (kind_of(each[1]) in _DICTS) != (kind in _DICTS)])
         if len(nodes) > 1 and kind in _DICTS:
             return self._join_dicts([each for each in nodes if kind_of(each[1]) in _DICTS], name)
         if len(nodes) > 1 and kind in ("tuple", "named"):
@@ -127,27 +120,6 @@ class _Join:
         if len(nodes) > 1 and isinstance(node, list):
             return self._join_lists([each for each in nodes if isinstance(each[1], list)], range(len(node)), name)
         return self._taken(place, node, name)
-
-    def _drop(self, nodes: list[tuple[int, Node]]) -> None:
-        """A key of a dict may be called as a position in a list is, and is another place."""
-        self._dropped |= {(place, number) for place, node in nodes for number in array_kinds(node)}
-
-    def _check_names(self, nodes: list[tuple[int, Node]]) -> None:
-        """Of arrays in one place. Those of a dict with the keys 0 and "0" are not called as those with one of them."""
-        names = [
-            (place, _name(self._parts[place], self._parts[place].leaves[node[kind]]))
-            for place, node in nodes
-            if (kind := kind_of(node)) in ARRAYS
-        ]
-        for place, name in names:
-            if name != names[0][1]:
-                raise self._alike(place, name)
-
-    def _alike(self, place: int, name: str) -> CheckpointDamaged:
-        return CheckpointDamaged(
-            f"{self._where}: what rank {self._parts[place].rank} calls {name!r} is something else on ranks before it, "
-            'under a key that is written alike, as 0 and "0" are: give it another key'
-        )
 
     def _join_tuples(self, nodes: list[tuple[int, Node]], kind: str, name: str) -> Node:
         first = nodes[0][1]
@@ -214,11 +186,12 @@ class _Join:
         leaf = self._parts[place].leaves[number]
         name = _name(self._parts[place], leaf)
         key = (place, number) if is_own else name
-        if key in self._numbers:
-            raise self._alike(place, name)
-        self._numbers[key] = len(self._leaves)
-        self._leaves.append(self._found(name, [(place, leaf)] if is_own else self._named[name]))
-        return self._numbers[key]
+        known = self._numbers.get(key)
+        if known is None:
+            found = [(place, leaf)] if is_own else self._named[name]
+            known = self._numbers[key] = len(self._leaves)
+            self._leaves.append(self._found(name, found))
+        return known
 
     def _found(self, name: str, there: Sequence[tuple[int, Leaf]]) -> OwnLeaf:
         for place, leaf in there:

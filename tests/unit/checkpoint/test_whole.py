@@ -3,18 +3,9 @@
 import math
 from typing import Any
 
-import numpy as np
-import pytest
-
-from strata.checkpoint import CheckpointManagerConfig
 from strata.checkpoint.manifest import BYTES, FORMAT, TREE, Chunk, File, Part, Tensor
-from strata.checkpoint.marks import Replicated
 from strata.checkpoint.tree import flatten, unflatten
 from strata.checkpoint.whole import whole_of
-from strata.errors import CheckpointDamaged
-from strata.storage import MemoryStorage
-from tests.unit.checkpoint.crews import Crew
-from tests.unit.checkpoint.states import assert_same
 
 
 def joined(*states: Any, rank: int = 0) -> Any:
@@ -65,43 +56,3 @@ def test_bytes_are_the_ranks_own_or_the_first_ranks() -> None:
 
     parts = [part(0), part(1)]
     assert [whole_of(parts, rank, "here").files for rank in range(3)] == [parts[n].files for n in (0, 1, 0)]
-
-
-ALIKE: list[tuple[Any, Any]] = [("nan", math.nan), ("0", 0), (True, "True"), ((1,), "(1,)"), (0, 0.5)]
-
-
-@pytest.mark.parametrize(("one", "other"), ALIKE[:-1], ids=repr)
-def test_arrays_under_keys_that_are_written_alike_are_refused(one: Any, other: Any) -> None:
-    """Else one of them would stand under both keys, and the other nowhere."""
-    with (
-        Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew,
-        pytest.raises(CheckpointDamaged, match=r"what rank 1 calls 'd/.*' is something else on ranks before it"),
-    ):
-        crew.save([{"d": {one: np.zeros(3)}}, {"d": {other: np.ones(3)}}], 1)
-
-
-def test_arrays_under_keys_that_are_not_are_all_there() -> None:
-    one, other = ALIKE[-1]
-    with Crew(MemoryStorage(), 2) as crew:
-        crew.save([{"d": {one: np.zeros(3)}}, {"d": {other: np.ones(3)}}], 1)
-        assert_same(crew.managers[0].load(), {"d": {one: np.zeros(3), other: np.ones(3)}})
-
-
-def test_both_keys_on_one_rank_and_one_of_them_on_another() -> None:
-    """Who has both calls one of them by another name; who has one does not know of it."""
-    states = [{"d": {"0": Replicated(np.zeros(3)), 0: Replicated(np.ones(3))}}, {"d": {0: Replicated(np.ones(3))}}]
-    with (
-        Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew,
-        pytest.raises(CheckpointDamaged, match="'d/0' is something else on ranks before it"),
-    ):
-        crew.save(states, 1)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_key_is_no_position(swapped: bool) -> None:
-    states: list[Any] = [{"d": [np.zeros(3)]}, {"d": {"0": np.ones(3)}}]
-    with (
-        Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew,
-        pytest.raises(CheckpointDamaged, match="'d/0' of rank 1 has no place beside"),
-    ):
-        crew.save(states[::-1] if swapped else states, 1)
