@@ -168,7 +168,7 @@ def kill_on_the_way_back(ground: Ground, victim: int, trial: Trial, *, start: in
     return set(each_of(range(start, whole.steps + 1, stride), attempt))
 
 
-@pytest.mark.parametrize("lease", [1.0, 0.0], ids=["coordinator", "none"])
+@pytest.mark.parametrize("lease", [pytest.param(1.0, marks=pytest.mark.long), 0.0], ids=["coordinator", "none"])
 def test_rank_0_dies_on_the_way_back(ground: Ground, lease: float) -> None:
     trial = Trial(rank=True, lease=lease, patience=2.0, keep=KEEP)
     assert kill_on_the_way_back(ground, 0, trial, start=8, stride=9) == {"ahead", "first", "back"}

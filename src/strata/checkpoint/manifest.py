@@ -189,8 +189,10 @@ def decode_metadata(data: bytes, where: str) -> Metadata:
     return msgspec.structs.replace(found, metrics={name: float(value) for name, value in found.metrics.items()})
 
 
-def _are_all(parts: list[PartRef], ranks: int) -> bool:
-    return len(parts) == ranks > 0 and {part.rank for part in parts} == set(range(len(parts)))
+def _are_all(parts: list[PartRef], world_size: int) -> bool:
+    """One of each rank at most: one that had nothing to store may have none."""
+    ranks = [part.rank for part in parts]
+    return len(set(ranks)) == len(ranks) and all(0 <= rank < world_size for rank in ranks) and bool(ranks)
 
 
 def check_own_digest(data: bytes, where: str) -> None:

@@ -88,8 +88,8 @@ def test_whatever_one_of_many_says_it_is_a_state_or_a_clear_error(manifest: str,
     assert refused > TRIED // 4
 
 
-@pytest.mark.parametrize("size", [0, 1, 3, 5, -4, 10**18])
-def test_as_many_parts_as_ranks(storage: MemoryStorage, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 3, -4])
+def test_no_more_parts_than_ranks(storage: MemoryStorage, size: int) -> None:
     forged = Forgery(storage, 2)
     forged.say_in_metadata(forged.metadata | {"world_size": size})
     assert f"its 4 parts are not one of each of {size:,} ranks" in refusal(storage)
