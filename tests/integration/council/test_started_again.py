@@ -15,7 +15,7 @@ from strata.errors import RankFailed, SaveReplaced, Unstorable
 from strata.storage import LocalStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
-from tests.integration.council.test_council import a_crew, bare, listed, load, save, state_of, stored
+from tests.integration.council.test_council import a_crew, bare, is_back, listed, load, save, state_of, stored, until
 from tests.servers.coordinator import CoordinatorProcess
 from tests.unit.checkpoint.states import assert_same
 
@@ -117,6 +117,7 @@ def test_all_ranks_hear_of_a_commit_though_the_coordinator_is_gone(tmp_path: Pat
         save(crew, 1)
         save(crew, 2)
         running.start()
+        until(lambda: is_back(crew))
         save(crew, 3)
     assert listed(running) == stored(tmp_path / "ck")
 
