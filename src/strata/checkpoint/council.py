@@ -258,12 +258,6 @@ class Council:
 
     # -- the others --------------------------------------------------------------------------------------------------
 
-    async def names(self, save: str) -> list[str]:
-        word = await self.word(save)
-        if word.term is None:
-            raise RankFailed(f"rank 0 does not save step {word.step}: {word.skipped or word.failed}")
-        return await self.beside(word.term).names()
-
     async def word(self, save: str) -> Word:
         known = self._heard.get(save)
         if known is None:
@@ -401,30 +395,43 @@ class Council:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.HasField("finish_first"):
-                await self.put_manifest(answer.finish_first.attempt)
+                if not await self.put_manifest(answer.finish_first.attempt):
+                    await self._wait_for_another(answer.finish_first, ends)
                 continue
             point = answer.point
             folder = placed(point.place)[0] if point.place else None
             return Point(point.generation, point.attempt, point.step, folder, point.reason)
 
+    async def _wait_for_another(self, decided: pb.Command, ends: float) -> None:
+        """Who saves the same job somewhere else puts its own manifest."""
+        if _now() > ends:
+            raise RankFailed(
+                f"step {decided.step} of this job is decided and has no manifest (attempt {decided.attempt}), and "
+                f"nothing of it is in {self._where}: bring back the storage that it was saved to, or give this one a "
+                "job_id of its own"
+            )
+        await asyncio.sleep(PAUSE_SECONDS)
+
     async def report_damage(self, attempt: int, why: str) -> None:
         """Nobody is to be sent back there again."""
         await self._call("ReportDamage", attempt=attempt, reason=why[:REASON_CHARS])
 
-    async def put_manifest(self, attempt: int) -> None:
+    async def put_manifest(self, attempt: int) -> bool:
         """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged. That this
-        rank cannot write says nothing: others are asked, too. What was never begun in this storage is another's."""
+        rank cannot write says nothing: others are asked, too. What was never begun in this storage is another's, and
+        left alone: whether it was not."""
         decision = await self._decision(attempt)
         name = placed(decision.place)[1]
         if not any(is_of(term, name) for term in (await read_lineage(self._store)).terms):
             logger.info("attempt %d is none of %s", attempt, self._where)
-            return
+            return False
         try:
             await finish(self._store, decision)
         except (Superseded, CheckpointDamaged, Conflict) as error:
             await self.report_damage(attempt, str(error))
-            return
+            return True
         await self._patiently("CommitCheckpoint", attempt=attempt)
+        return True
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

@@ -11,17 +11,8 @@ from strata.coordinator import translate
 from strata.coordinator.hub import Hub
 from strata.coordinator.replay import Entry
 from strata.coordinator.streams import check_welcome
+from strata.core import records
 from strata.core.commits import ABANDONED, saving
-from strata.core.records import (
-    AttemptRecord,
-    CheckpointBegun,
-    CheckpointSkipped,
-    LineageStarted,
-    PartAcknowledged,
-    RecoveryPointSet,
-    WorkerJoined,
-    WorkerLost,
-)
 from strata.core.state import Attempt, Job
 from strata.errors import InvalidInput, StrataError
 from strata.rpc import Call
@@ -32,14 +23,14 @@ AWAIT_SECONDS = 30.0
 AWAIT_SECONDS_MOST = 60.0
 
 _NEWS = (
-    AttemptRecord,
-    CheckpointBegun,
-    CheckpointSkipped,
-    LineageStarted,
-    PartAcknowledged,
-    RecoveryPointSet,
-    WorkerJoined,
-    WorkerLost,
+    records.AttemptRecord,
+    records.CheckpointBegun,
+    records.CheckpointSkipped,
+    records.LineageStarted,
+    records.PartAcknowledged,
+    records.RecoveryPointSet,
+    records.WorkerJoined,
+    records.WorkerLost,
 )
 
 
@@ -64,7 +55,7 @@ class Awaiting:
         """None at all: somebody should look up, or the hub is closing."""
         for job in self._by_job if not entries else {_job_of(entry) for entry in entries}:
             own = [entry.record for entry in entries if _job_of(entry) == job]
-            counted = all(isinstance(record, PartAcknowledged) for record in own) and own
+            counted = all(isinstance(record, records.PartAcknowledged) for record in own) and own
             for waiting in self._by_job.get(job, ()):
                 if waiting.counts_parts or not counted:
                     waiting.news.set()

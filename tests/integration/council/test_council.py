@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader, crewsaver
+from strata.checkpoint.manifest import PartRef
 from strata.checkpoint.marks import PerRank, Replicated
 from strata.errors import (
     CheckpointDamaged,
@@ -646,6 +648,25 @@ def test_who_only_looks_does_not_take_the_name_of_a_job_that_runs(tmp_path: Path
         )
         assert told.stdout.strip() == b"1"
         manager.save(b"2", step=2)
+
+
+def test_what_is_decided_in_another_storage_is_told_and_not_waited_for_for_ever(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with Client(running.address) as client:
+        who = client.register("rank-0", rank=0, world_size=1)
+        own = {"worker_id": who.worker_id, "incarnation": who.incarnation}
+        attempt = client.call("BeginCheckpoint", **own, step=20, place="step_20 7-abcd01").attempt
+        part = PartRef(0, "step_20/part-0-7-abcd01.json", 1, "xxh3-128:0", 1, 1)
+        said = msgspec.json.encode({"node": "elsewhere", "part": part}).decode()
+        client.call("AckCheckpoint", **own, attempt=attempt, digest=part.digest, part_bytes=1, place=said)
+        client.call("Deregister", **own)
+    hasty = CheckpointManagerConfig(ranks_seconds=1)
+    with (
+        CheckpointManager(tmp_path, coordinator_url=running.address, config=hasty) as manager,
+        pytest.raises(RankFailed, match="step 20 of this job is decided and has no manifest"),
+    ):
+        manager.load()
 
 
 def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorProcess) -> None:
