@@ -35,6 +35,8 @@ from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
 
 CONFIG = CheckpointManagerConfig(ranks_seconds=20)
+HASTY = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=3)
+"""For a coordinator that goes: not so hasty that a busy one which is there would be done without."""
 
 
 def state_of(rank: int, step: int) -> dict[str, Any]:
@@ -415,8 +417,7 @@ def test_a_coordinator_that_is_down_in_the_middle_is_waited_for(tmp_path: Path, 
 def test_saving_goes_on_while_the_coordinator_is_down_and_it_learns_of_it_afterwards(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:
-    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
-    with a_crew(tmp_path / "ck", running, config=config) as crew:
+    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
         save(crew, 10)
         running.kill()
         for step in (20, 30):
@@ -440,8 +441,7 @@ def is_back(crew: Crew) -> bool:
 def test_a_return_to_an_older_step_while_the_coordinator_is_down_counts(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:
-    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
-    with a_crew(tmp_path / "ck", running, config=config) as crew:
+    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
         for step in (10, 20):
             save(crew, step)
         running.kill()
@@ -460,8 +460,7 @@ def test_ranks_that_have_a_name_for_their_run_begin_without_a_coordinator(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:
     running.kill()
-    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
-    with Crew(tmp_path / "ck", 2, run="named", coordinator_url=running.address, config=config) as crew:
+    with Crew(tmp_path / "ck", 2, run="named", coordinator_url=running.address, config=HASTY) as crew:
         save(crew, 10)
         running.start()
         sessions = [manager._seat.joined._session for manager in crew.managers if manager._seat]
@@ -476,8 +475,7 @@ def test_without_a_coordinator_that_answers_the_latest_is_loaded_all_the_same(
     with a_crew(tmp_path / "ck", running) as crew:
         save(crew, 10)
     running.kill()
-    hasty = CheckpointManagerConfig(coordinator_seconds=0.5)
-    with CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=hasty) as manager:
+    with CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=HASTY) as manager:
         assert_same(manager.load(), bare(0, 10))
 
 
@@ -534,8 +532,7 @@ def test_a_part_that_is_on_another_disk_is_told_by_the_name_of_the_machine(
 def test_one_save_while_the_coordinator_is_down_does_no_harm_to_those_after(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:
-    config = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=0.5)
-    with a_crew(tmp_path / "ck", running, config=config) as crew:
+    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
         save(crew, 10)
         running.kill()
         save(crew, 20)

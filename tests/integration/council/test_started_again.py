@@ -15,7 +15,18 @@ from strata.errors import RankFailed, SaveReplaced, Unstorable
 from strata.storage import LocalStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
-from tests.integration.council.test_council import a_crew, bare, is_back, listed, load, save, state_of, stored, until
+from tests.integration.council.test_council import (
+    HASTY,
+    a_crew,
+    bare,
+    is_back,
+    listed,
+    load,
+    save,
+    state_of,
+    stored,
+    until,
+)
 from tests.servers.coordinator import CoordinatorProcess
 from tests.unit.checkpoint.states import assert_same
 
@@ -111,9 +122,8 @@ class LastAct(FaultyStorage):
 
 
 def test_all_ranks_hear_of_a_commit_though_the_coordinator_is_gone(tmp_path: Path, running: CoordinatorProcess) -> None:
-    config = CheckpointManagerConfig(ranks_seconds=8, coordinator_seconds=1)
     storage: Any = LastAct(tmp_path / "ck", running)
-    with a_crew(storage, running, config=config) as crew:
+    with a_crew(storage, running, config=HASTY) as crew:
         save(crew, 1)
         save(crew, 2)
         running.start()
