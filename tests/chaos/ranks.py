@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, council
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, asking
 from strata.errors import StrataError
 from strata.session import session
 from strata.storage import LocalStorage
@@ -74,7 +74,7 @@ def live(berth: Berth, pipe: Connection) -> None:
     steps = Steps(berth.doom, str(berth.log))
     if berth.coordinator:
         count_calls(steps)
-        session.TRY_SECONDS = council.CALL_SECONDS = berth.reach  # to tell one that is away takes no longer
+        session.TRY_SECONDS = asking.CALL_SECONDS = berth.reach  # to tell one that is away takes no longer
     manager = CheckpointManager(
         SteppedStorage(LocalStorage(berth.root), steps),
         rank=berth.rank,

@@ -12,27 +12,23 @@ storage beside it.
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias
-
-import msgspec
+from typing import Any, NamedTuple
 
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
-from strata.checkpoint.finishing import Decision, finish, missing, place_of, placed, term_of
-from strata.checkpoint.lineage import Term, is_of, read_lineage, stem_of
-from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
+from strata.checkpoint.asking import PAUSE_SECONDS, REASON_CHARS, Asking, now
+from strata.checkpoint.finishing import missing, place_of, placed, term_of
+from strata.checkpoint.lineage import Term, read_lineage, stem_of
+from strata.checkpoint.manifest import Metadata, PartRef
+from strata.checkpoint.recovering import Recovery
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.words import Words
 from strata.core.commits import ABANDONED, COULD_NOT_SAVE
 from strata.errors import (
-    CheckpointDamaged,
     Conflict,
-    Expired,
     InvalidInput,
     NotFound,
-    NotRegistered,
     RankFailed,
     Refused,
     SaveReplaced,
@@ -40,18 +36,13 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
-from strata.session import is_silence
 from strata.v1 import coordinator_pb2 as pb
 
 logger = logging.getLogger("strata.checkpoint")
 
 AWAIT_SECONDS = 10.0
-PAUSE_SECONDS = 0.2
-CALL_SECONDS = 20.0
-"""One try: the coordinator answers at once, but for those who wait."""
 TELL_SECONDS = 5.0
 """To tell of a commit: the checkpoint says it itself."""
-REASON_CHARS = 1500
 SHOWN = 8
 FAILED = "it failed: "
 """How rank 0 says of a step that nobody saves it since it failed before it began."""
@@ -59,28 +50,6 @@ FAILED = "it failed: "
 _OPEN = pb.ATTEMPT_STATUS_OPEN
 _DECIDED = pb.ATTEMPT_STATUS_DECIDED
 _COMMITTED = pb.ATTEMPT_STATUS_COMMITTED
-
-
-Look: TypeAlias = Callable[[], Awaitable[tuple[Folder, Metadata] | None]]
-
-
-class Caller(Protocol):
-    """Calls the coordinator as this worker; see `strata.session`."""
-
-    @property
-    def is_silent(self) -> bool: ...
-
-    async def call(self, method: str, *, within: float = ..., **fields: Any) -> Any: ...
-
-
-class Point(NamedTuple):
-    """Where everybody goes on from in this generation; no folder: from the start."""
-
-    generation: int
-    attempt: int
-    step: int
-    folder: Folder | None
-    reason: str
 
 
 class _Begun(NamedTuple):
@@ -91,10 +60,10 @@ class _Begun(NamedTuple):
 class Council:
     """As one rank has it."""
 
-    def __init__(self, caller: Caller, store: Store, rank: int, size: int, patience: float, *, run: str = "") -> None:
-        self._caller, self._store, self.rank, self.size = caller, store, rank, size
-        self._patience, self.run = patience, run
-        self._node, self._where = socket.gethostname(), f"{store.storage.url}/{store.root}"
+    def __init__(self, asking: Asking, store: Store, rank: int, size: int, *, run: str = "") -> None:
+        self._asking, self._store, self.rank, self.size, self.run = asking, store, rank, size, run
+        self.recovery = Recovery(asking, store)
+        self._where = f"{store.storage.url}/{store.root}"
         self._begun: dict[str, _Begun] = {}
         self._heard: dict[str, Word] = {}
         self._numbers: dict[str, int] = {}
@@ -112,16 +81,16 @@ class Council:
     @property
     def is_silent(self) -> bool:
         """Whether the coordinator did not answer when it was last asked."""
-        return self._caller.is_silent
+        return self._asking.is_silent
 
     # -- rank 0 ------------------------------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        answer = await self._patiently("ListCheckpoints", page_size=1000)
+        answer = await self._asking.patiently("ListCheckpoints", page_size=1000)
         for checkpoint in answer.checkpoints:
             self._numbers[checkpoint.place] = checkpoint.attempt
             if checkpoint.status == _DECIDED:
-                await self.put_manifest(checkpoint.attempt)
+                await self.recovery.put_manifest(checkpoint.attempt)
         over = [each.place for each in answer.checkpoints if each.status not in (_OPEN, _DECIDED) and each.place]
         for place in await missing(self._store, over):  # whoever removed them did not come to say so
             await self._tell_removed(place)
@@ -130,7 +99,7 @@ class Council:
         async def look() -> tuple[Folder, Metadata] | None:
             return base
 
-        point = await self.recover(look, insist=True)
+        point = await self.recovery.recover(look, insist=True)
         if point.folder != (None if base is None else base[0]):
             there = "the start" if point.folder is None else point.folder.name
             raise RankFailed(
@@ -152,7 +121,7 @@ class Council:
         await self._give_up_others(word.step)
         place = f"{word.folder} {word.attempt}"
         self._unsure = word.step
-        answer = await self._patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
+        answer = await self._asking.patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
         self._unsure = None
         if answer.skipped:
             raise SaveSkipped(f"step {word.step} is not saved: {answer.reason}")
@@ -164,9 +133,9 @@ class Council:
     async def _call_off(self, word: Word) -> None:
         """It may have begun all the same, if rank 0 did not wait for the answer."""
         why = (word.skipped or FAILED + word.failed)[:REASON_CHARS]
-        answer = await self._patiently("BeginCheckpoint", step=word.step, skip=why)
+        answer = await self._asking.patiently("BeginCheckpoint", step=word.step, skip=why)
         if answer.status == _OPEN:
-            await self._patiently("FailCheckpoint", attempt=answer.attempt, reason=why)
+            await self._asking.patiently("FailCheckpoint", attempt=answer.attempt, reason=why)
 
     async def _give_up_others(self, step: int) -> None:
         """Of this process's saves, which come one after the other, only the last can be under way."""
@@ -179,7 +148,7 @@ class Council:
     async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
         begun = self._begun[save]
         await self._all_but_mine(save, begun)
-        found = await self._decision(begun.attempt)
+        found = await self._asking.decision(begun.attempt)
         if found.size != self.size:
             absent = _some(set(range(self.size)) - {part.rank for part in found.parts} - {self.rank})
             raise RankFailed(
@@ -197,14 +166,14 @@ class Council:
         """Of each other machine, whether one of its parts is where it says."""
         for rank, done in {done.node: (rank, done) for rank, done in told.items()}.values():
             assert done.part is not None
-            if done.node != self._node and not await self._store.storage.exists(self._store.key(done.part.path)):
+            if done.node != self._asking.node and not await self._store.storage.exists(self._store.key(done.part.path)):
                 raise InvalidInput(
-                    f"rank 0 on {self._node} does not find the part of rank {rank} on {done.node} in {self._where}: "
-                    "all ranks must have the same storage there"
+                    f"rank 0 on {self._asking.node} does not find the part of rank {rank} on {done.node} in "
+                    f"{self._where}: all ranks must have the same storage there"
                 )
 
     async def _all_but_mine(self, save: str, begun: _Begun) -> None:
-        ends = _now() + self._patience
+        ends = now() + self._asking.patience
         while True:
             answer = await self._await(save, begun.attempt, known=_OPEN, but_mine=True)
             if answer.but_mine:
@@ -212,13 +181,13 @@ class Council:
             if answer.abandoned:
                 del self._begun[save]
                 raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
-            if _now() > ends:
-                there = {self.rank, *(part.rank for part in (await self._decision(begun.attempt)).parts)}
+            if now() > ends:
+                there = {self.rank, *(part.rank for part in (await self._asking.decision(begun.attempt)).parts)}
                 absent = _some(set(range(self.size)) - there)
-                raise RankFailed(f"the parts of ranks {absent} are not there after {self._patience:g} s")
+                raise RankFailed(f"the parts of ranks {absent} are not there after {self._asking.patience:g} s")
 
     async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
-        answer = await self._acknowledge(self._begun[save].attempt, part, metrics)
+        answer = await self._asking.acknowledge(self._begun[save].attempt, part, metrics)
         if answer.status not in (_DECIDED, _COMMITTED):
             raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
 
@@ -228,13 +197,13 @@ class Council:
             return
         if not outcome.failed:
             del self._begun[save]
-            await self._call("CommitCheckpoint", most=TELL_SECONDS, attempt=begun.attempt)  # or when it is asked for
+            await self._asking.call("CommitCheckpoint", most=TELL_SECONDS, attempt=begun.attempt)  # or when asked to
             return
         why = REPLACED if outcome.replaced else outcome.failed[:REASON_CHARS]
         with suppress(Refused, NotFound):  # it was over before, or is open no more
-            await self._call("FailCheckpoint", attempt=begun.attempt, reason=why)
+            await self._asking.call("FailCheckpoint", attempt=begun.attempt, reason=why)
             if outcome.certain:  # were it decided, it would be put again and again
-                await self._call("ReportDamage", attempt=begun.attempt, reason=why)
+                await self._asking.report_damage(begun.attempt, why)
         self._begun.pop(save, None)  # what could not be told is told before the next one
 
     async def forget(self, save: str) -> None:
@@ -252,7 +221,7 @@ class Council:
         number = self._numbers.pop(place, None)
         if number is not None:
             try:
-                await self._call("ReportRemoved", attempt=number, what=pb.ReportRemovedRequest.WHAT_ALL)
+                await self._asking.call("ReportRemoved", attempt=number, what=pb.ReportRemovedRequest.WHAT_ALL)
             except StrataError as error:
                 logger.info("the coordinator was not told that %s is removed: %s", place, error)
 
@@ -268,10 +237,10 @@ class Council:
         return known
 
     async def _listen(self, save: str) -> Word:
-        step, ends = _step(save), _now() + self._patience
+        step, ends = _step(save), now() + self._asking.patience
         if self.generation is None:  # what was given up before this process came is nothing to it
-            self.generation = (await self.recover(None)).generation
-        while _now() < ends:
+            self.generation = (await self.recovery.recover(None)).generation
+        while now() < ends:
             answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
             if answer.skipped or answer.abandoned:
                 if self._is_old_news(step, answer.reason):
@@ -288,7 +257,7 @@ class Council:
                 return Word(step, folder=folder.name, attempt=attempt, term=term)
             if answer.HasField("checkpoint"):
                 await asyncio.sleep(PAUSE_SECONDS)
-        raise RankFailed(f"rank 0 has not begun to save step {step} after {self._patience:g} s")
+        raise RankFailed(f"rank 0 has not begun to save step {step} after {self._asking.patience:g} s")
 
     def _is_old_news(self, step: int, reason: str) -> bool:
         """Of a try before this one."""
@@ -298,9 +267,9 @@ class Council:
         """A process that was left over may have taken rank 0's name: what it has in memory is of another start."""
         if self.run and term.run and term.run != self.run:
             raise Superseded(
-                f"rank 0 saves as start {term.run!r} of this job, and rank {self.rank} on {self._node} is of start "
-                f"{self.run!r}: one of the two is left over from an earlier start, and nothing of both can be saved "
-                "together. Start all ranks again, with the same run_id"
+                f"rank 0 saves as start {term.run!r} of this job, and rank {self.rank} on {self._asking.node} is of "
+                f"start {self.run!r}: one of the two is left over from an earlier start, and nothing of both can be "
+                "saved together. Start all ranks again, with the same run_id"
             )
 
     async def _term_of(self, attempt: str) -> Term:
@@ -312,8 +281,8 @@ class Council:
             if newest is not None and newest.term >= int(attempt.partition("-")[0]):
                 raise
             raise InvalidInput(
-                f"rank {self.rank} on {self._node} does not see what rank 0 writes to {self._where}: all ranks must "
-                "have the same storage there, and this is another"
+                f"rank {self.rank} on {self._asking.node} does not see what rank 0 writes to {self._where}: all ranks "
+                "must have the same storage there, and this is another"
             ) from None
 
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
@@ -321,7 +290,7 @@ class Council:
         if copies:
             await self.beside(begun.term).done(save, part, copies)
         try:
-            await self._acknowledge(begun.attempt, part, {})
+            await self._asking.acknowledge(begun.attempt, part, {})
         except Refused as error:
             why = (await self._await(save, begun.attempt, known=_OPEN)).reason
             if REPLACED in why:
@@ -338,9 +307,9 @@ class Council:
         telling.add_done_callback(self._telling.discard)
 
     async def _fail_when_begun(self, save: str, why: str) -> None:
-        ends = _now() + self._patience
+        ends = now() + self._asking.patience
         try:
-            while _now() < ends:
+            while now() < ends:
                 answer = await self._await(save, 0, known=_COMMITTED)
                 if answer.checkpoint.status == _OPEN:
                     await self._fail(_step(save), answer.checkpoint.attempt, why)
@@ -353,11 +322,11 @@ class Council:
 
     async def _fail(self, step: int, attempt: int, why: str) -> None:
         self._called_off[step] = ABANDONED.format(attempt)
-        await self._call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
+        await self._asking.call("FailCheckpoint", attempt=attempt, reason=why[:REASON_CHARS])
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         begun, known = self._begun.pop(save), _OPEN
-        ends = _now() + self._patience
+        ends = now() + self._asking.patience
         while True:
             answer = await self._await(save, begun.attempt, known=known)
             if answer.abandoned:
@@ -368,139 +337,28 @@ class Council:
                 return Outcome(f"attempt {begun.attempt} is of no use any more", certain=False)
             if known == _COMMITTED or await is_committed():
                 return Outcome()
-            if _now() > ends:
+            if now() > ends:
                 step = _step(save)
                 raise RankFailed(
-                    f"nobody has committed step {step} after {self._patience:g} s: this rank's part is there"
+                    f"nobody has committed step {step} after {self._asking.patience:g} s: this rank's part is there"
                 )
-
-    # -- recovery ----------------------------------------------------------------------------------------------------
-
-    async def recover(self, look: Look | None, *, insist: bool = False, silence: float | None = None) -> Point:
-        """Where all ranks go on from. `look` gives the latest that is in the storage, where that is to be said; to
-        `insist` is to say that it is there. `silence`: how many seconds the coordinator may take to answer, if it is
-        not waited for as for others."""
-        ends, less = _now() + self._patience, None
-        while True:
-            found = None if look is None else _found(await look())
-            try:
-                insists = insist or (found is not None and found == less)
-                answer = await self._patiently("Recover", silence=silence, found=found, insist=insists)
-            except Conflict:
-                less = found  # than was committed, perhaps since that was looked at
-                continue
-            except Refused as error:
-                if not error.retry or _now() > ends:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)
-                continue
-            if answer.HasField("finish_first"):
-                if not await self.put_manifest(answer.finish_first.attempt):
-                    await self._wait_for_another(answer.finish_first, ends)
-                continue
-            point = answer.point
-            folder = placed(point.place)[0] if point.place else None
-            return Point(point.generation, point.attempt, point.step, folder, point.reason)
-
-    async def _wait_for_another(self, decided: pb.Command, ends: float) -> None:
-        """Who saves the same job somewhere else puts its own manifest."""
-        if _now() > ends:
-            raise RankFailed(
-                f"step {decided.step} of this job is decided and has no manifest (attempt {decided.attempt}), and "
-                f"nothing of it is in {self._where}: bring back the storage that it was saved to, or give this one a "
-                "job_id of its own"
-            )
-        await asyncio.sleep(PAUSE_SECONDS)
-
-    async def report_damage(self, attempt: int, why: str) -> None:
-        """Nobody is to be sent back there again."""
-        await self._call("ReportDamage", attempt=attempt, reason=why[:REASON_CHARS])
-
-    async def put_manifest(self, attempt: int) -> bool:
-        """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged. That this
-        rank cannot write says nothing: others are asked, too. What was never begun in this storage is another's, and
-        left alone: whether it was not."""
-        decision = await self._decision(attempt)
-        name = placed(decision.place)[1]
-        if not any(is_of(term, name) for term in (await read_lineage(self._store)).terms):
-            logger.info("attempt %d is none of %s", attempt, self._where)
-            return False
-        try:
-            await finish(self._store, decision)
-        except (Superseded, CheckpointDamaged, Conflict) as error:
-            await self.report_damage(attempt, str(error))
-            return True
-        await self._patiently("CommitCheckpoint", attempt=attempt)
-        return True
-
-    # -- calls -------------------------------------------------------------------------------------------------------
 
     def beside(self, term: Term) -> Words:
         """What goes through the storage, under the name of the term, which is like no other."""
         self._term, stem = term, stem_of(term)
         if stem not in self._words:
-            self._words = {stem: Words(self._store, stem, self.rank, self.size, self._patience)}
+            self._words = {stem: Words(self._store, stem, self.rank, self.size, self._asking.patience)}
         return self._words[stem]
 
-    async def _decision(self, attempt: int) -> Decision:
-        parts: list[PartRef] = []
-        nodes: dict[int, str] = {}
-        metrics: dict[str, str] = {}
-        rank = 0
-        while True:
-            answer = await self._patiently("GetCheckpoint", attempt=attempt, from_rank=rank)
-            for part in answer.checkpoint.parts:
-                said = _said(part)
-                parts.append(said.part)
-                nodes[part.rank] = said.node
-                metrics = dict(part.metrics) or metrics
-            if not answer.HasField("next_rank"):
-                found = answer.checkpoint
-                return Decision(found.place, found.epoch, metrics, parts, found.participants, nodes)
-            rank = answer.next_rank
-
-    async def _acknowledge(self, attempt: int, part: PartRef, metrics: Mapping[str, float]) -> Any:
-        return await self._patiently(
-            "AckCheckpoint",
-            attempt=attempt,
-            digest=part.digest,
-            part_bytes=part.written_bytes,
-            metrics={name: repr(float(value)) for name, value in metrics.items()},
-            place=msgspec.json.encode(_Said(self._node, part)).decode(),
-        )
-
     async def _await(self, save: str, attempt: int, *, known: int, but_mine: bool = False) -> Any:
-        return await self._patiently(
+        return await self._asking.patiently(
             "AwaitCheckpoint",
             step=_step(save),
             attempt=attempt,
             known=known,
             but_mine=but_mine,
-            timeout_seconds=min(AWAIT_SECONDS, self._patience),
+            timeout_seconds=min(AWAIT_SECONDS, self._asking.patience),
         )
-
-    async def _patiently(self, method: str, *, silence: float | None = None, **fields: Any) -> Any:
-        """While the coordinator does not answer, it is asked again: it may come back. So may this worker, if it was
-        given up meanwhile: then it is told what became of its part."""
-        patience = self._patience if silence is None else silence
-        ends = _now() + patience
-        while True:
-            try:
-                return await self._call(method, most=patience, **fields)
-            except StrataError as error:
-                passes = is_silence(error) or isinstance(error, Expired | NotRegistered)
-                if not passes or _now() > ends:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _call(self, method: str, *, most: float = CALL_SECONDS, **fields: Any) -> Any:
-        within = min(most, CALL_SECONDS) + fields.get("timeout_seconds", 0.0)
-        return await self._caller.call(method, within=within, **fields)
-
-
-def _now() -> float:
-    """The loop's clock, on which everything that waits here waits."""
-    return asyncio.get_running_loop().time()
 
 
 def _step(save: str) -> int:
@@ -525,28 +383,3 @@ def _not_saved(step: int, answer: Any) -> Word:
         why = answer.reason.removeprefix(FAILED)
         return Word(step, failed=why, replaced=REPLACED in why)
     return Word(step, skipped=answer.reason)
-
-
-def _found(latest: tuple[Folder, Metadata] | None) -> pb.Found:
-    if latest is None:
-        return pb.Found(step=-1)
-    folder, metadata = latest
-    return pb.Found(step=metadata.step, epoch=metadata.epoch, place=place_of(folder, metadata))
-
-
-class _Said(msgspec.Struct, frozen=True):
-    """What the coordinator keeps of a part for whoever commits it: the machine that it was written on, and where it
-    is."""
-
-    node: str
-    part: PartRef
-
-
-def _said(part: pb.Part) -> _Said:
-    try:
-        found = msgspec.json.decode(part.place, type=_Said)
-    except UNREADABLE as error:
-        raise CheckpointDamaged(f"rank {part.rank} does not say where its part is: {error}") from error
-    if (found.part.rank, found.part.digest) != (part.rank, part.digest):
-        raise CheckpointDamaged(f"rank {part.rank} says two things of its part: {found.part}")
-    return found

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from strata.checkpoint.agreement import Done, Outcome, Word
-from strata.checkpoint.council import Council, Look
+from strata.checkpoint.council import Council
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import Metadata, PartRef
+from strata.checkpoint.recovering import Look
 from strata.checkpoint.store import Folder
 from strata.checkpoint.words import Words
 from strata.errors import RankFailed, StrataError

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from strata.checkpoint.asking import Asking
 from strata.checkpoint.checkpoints import Checkpoints
-from strata.checkpoint.council import Council, Point
+from strata.checkpoint.council import Council
 from strata.checkpoint.eitherway import EitherWay
 from strata.checkpoint.manifest import Metadata
+from strata.checkpoint.recovering import Point
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Folder
 from strata.checkpoint.words import Words
@@ -70,20 +72,21 @@ class Seat:
         self._checkpoints = checkpoints
         (rank, size, run), store, patience = world, checkpoints.store, how.ranks_seconds
         self.joined = _Joined(opens, self._put_manifest, at_once=size > 1)
-        self.council = Council(self.joined, store, rank, size, patience, run=run or "")
+        self._asking = Asking(self.joined, patience)
+        self.council = Council(self._asking, store, rank, size, run=run or "")
         words = None if run is None else Words(store, run, rank, size, patience)
         self._reach = how.coordinator_seconds
         self.agreement = EitherWay(self.council, words, self._latest, self._reach)
         self._point: Point | None = None
 
     async def _put_manifest(self, command: pb.Command) -> None:
-        await self.council.put_manifest(command.attempt)
+        await self.council.recovery.put_manifest(command.attempt)
 
     async def point(self) -> Folder | None:
         """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is
         the latest, since the point is taken already, or nobody can tell of one."""
         try:
-            point = await self.council.recover(self._latest, silence=self._reach)
+            point = await self.council.recovery.recover(self._latest, silence=self._reach)
         except StrataError as error:
             if not is_silence(error):
                 raise
@@ -109,7 +112,7 @@ class Seat:
         """Of the point: the others must not go on from it either."""
         if self._point is not None and self._point.attempt:
             try:
-                await self.council.report_damage(self._point.attempt, str(error))
+                await self._asking.report_damage(self._point.attempt, str(error))
             except StrataError as silence:
                 logger.warning("that the checkpoint is damaged could not be told to the coordinator: %s", silence)
 

@@ -300,7 +300,7 @@ def test_recovery_finishes_what_was_decided(
         save(crew, 10)
         with monkeypatch.context() as patched:
             patched.setattr("strata.checkpoint.crewsaver.commit", _never)
-            patched.setattr("strata.checkpoint.council.Council.put_manifest", _never)
+            patched.setattr("strata.checkpoint.recovering.Recovery.put_manifest", _never)
             patched.setattr("strata.checkpoint.council.Council.outcome", _fails)
             patched.setattr(crew.managers[0]._saver, "_tell_failure", lambda *_: _nothing())
             crew.each(lambda rank, manager: _ignoring(lambda: manager.save(state_of(rank, 20), step=20))())
@@ -524,7 +524,7 @@ def test_a_part_that_is_on_another_disk_is_told_by_the_name_of_the_machine(
         seat = crew.managers[1]._seat
         assert seat is not None
         monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", other)
-        monkeypatch.setattr(seat.council, "_node", "node-b")
+        monkeypatch.setattr(seat.council._asking, "node", "node-b")
         with pytest.raises(InvalidInput, match="does not find the part of rank 1 on node-b"):
             save(crew, 2)
 
