@@ -404,7 +404,8 @@ def test_a_coordinator_that_lost_everything_learns_it_from_the_storage(
 
 
 def test_a_coordinator_that_is_down_in_the_middle_is_waited_for(tmp_path: Path, running: CoordinatorProcess) -> None:
-    with a_crew(tmp_path / "ck", running) as crew:
+    patient = CheckpointManagerConfig(ranks_seconds=60, coordinator_seconds=60)
+    with a_crew(tmp_path / "ck", running, config=patient) as crew:
         save(crew, 10)
         running.kill()
         threading.Timer(1.0, running.start).start()
