@@ -217,7 +217,8 @@ def _go_on_from_one_step(job: Job, run: Run, met: Met) -> int:
         assert_same(state, rank, latest, "second" if latest == 3 else "first")
     run.each("save", step=4, by="third")
     run.each("wait")
-    assert run.each("list") == [[latest, 4]] * job.size
+    listed = run.each("list")
+    assert listed == [[latest, 4]] * job.size, f"listed: {listed}"
     run.each("close")
     check_whole(job, [latest, 4])
     return int(latest)
@@ -247,21 +248,25 @@ def check_whole(job: Job, steps: list[int]) -> None:
     """These checkpoints are there, and verify; nothing else is, but who they follow and what the last run said; and the
     coordinator knows of the same ones."""
     with CheckpointReader(job.root) as reader:
-        assert reader.list_checkpoints() == steps
+        found = reader.list_checkpoints()
+        assert found == steps, f"steps {found} are there, and not {steps}"
         for step in steps:
             reader.verify(step)
     checkpoints = Checkpoints(job.store())
     needed = background.run(checkpoints._needed())
     files = {str(path.relative_to(job.checkpoints)) for path in job.checkpoints.rglob("*") if path.is_file()}
     words = {path for path in files if path.startswith("runs/")}
-    assert files - words - {"lineage.json"} == needed
+    kept = files - words - {"lineage.json"}
+    assert kept == needed, f"left over: {sorted(kept - needed)}, missing: {sorted(needed - kept)}"
     # What a zombie says of a save, where nothing else is left of its run, stays for a day: see `words`.
     telling = {path.split("/")[1] for path in words if "-" not in path.rpartition("/")[2]}
     assert len(telling) == 1, f"words of several runs are left: {sorted(words)}"
-    assert not list(job.root.glob(".strata-tmp/*.part"))
+    staged = list(job.root.glob(".strata-tmp/*.part"))
+    assert not staged, f"left over: {staged}"
     if job.coordinator is not None:
         there = background.run(checkpoints.all())
         with Client(job.coordinator.address, JOB, patient=True) as client:
             listed = client.call("ListCheckpoints").checkpoints
         known = {(each.place, each.status) for each in listed}
-        assert known == {(place_of(*each), pb.ATTEMPT_STATUS_COMMITTED) for each in there}
+        wanted = {(place_of(*each), pb.ATTEMPT_STATUS_COMMITTED) for each in there}
+        assert known == wanted, f"the coordinator knows {sorted(known)}, and not {sorted(wanted)}"

@@ -93,7 +93,8 @@ class Checkpoints:
         """Folders that a save of this process may write to: nobody refers to its files yet."""
         self.seen: Survey | None = None
         """What was there when it was last looked."""
-        self._deleted: set[str] = set()
+        self._unswept: set[str] = set()
+        """Folders with files that nobody may need any more."""
         self._told: set[Folder] = set()
 
     @property
@@ -273,15 +274,22 @@ class Checkpoints:
 
     async def retain(self, rule: Retention) -> list[tuple[Folder, Metadata]]:
         """Delete what is beyond the rule; gives what that was."""
-        if rule == KEEP_ALL:
-            return []
-        survey = await self.survey()
-        beyond = doomed(survey.sound, set(survey.line.values()), await self.pinned(), rule)
-        if beyond:
+        beyond: list[Folder] = []
+        sound: list[tuple[Folder, Metadata]] = []
+        if rule != KEEP_ALL:
+            survey = await self.survey()
+            sound = survey.sound
+            beyond = doomed(sound, set(survey.line.values()), await self.pinned(), rule)
+        if beyond or self._unswept:
             await self.check()
             await self.delete(beyond)
+        if beyond:
             logger.info("deleted %s, beyond what retention keeps", ", ".join(folder.name for folder in beyond))
-        return [each for each in survey.sound if each[0] in beyond]
+        return [each for each in sound if each[0] in beyond]
+
+    def sweep_later(self, folder: Folder) -> None:
+        """A save failed there, for certain: what ranks that are gone have written goes with the next retention."""
+        self._unswept.add(folder.name)
 
     async def delete(self, folders: Iterable[Folder]) -> None:
         """Their manifests, then whatever nobody else needs."""
@@ -290,12 +298,12 @@ class Checkpoints:
 
     async def _delete(self, gone: list[Folder]) -> None:
         for folder in gone:
-            self._deleted |= {folder.name, *await self._referred_to(folder)}  # whatever becomes of it
+            self._unswept |= {folder.name, *await self._referred_to(folder)}  # whatever becomes of it
             # The pin first: one that outlived its checkpoint would keep another that is saved under the same name.
             await self.store.storage.delete(self.store.key(PINS, folder.name))
             await self.store.storage.delete(self.store.key(folder.name, METADATA))
             self.store.forget(folder)
-        await self.sweep(self._deleted)
+        await self.sweep(self._unswept)
 
     async def _referred_to(self, folder: Folder) -> set[str]:
         """Folders with files that may have been kept for this one alone."""
@@ -323,7 +331,7 @@ class Checkpoints:
                 gone.append(path)
         await self.check()  # now: whoever begins after this writes what was not there when these were listed
         await self.store.storage.delete_many([self.store.key(path) for path in gone])
-        self._deleted &= keep
+        self._unswept &= keep
         return gone
 
     async def _needed(self) -> set[str]:

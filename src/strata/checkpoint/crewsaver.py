@@ -83,6 +83,8 @@ class CrewSaver(Saver):
         self._calls: Counter[int] = Counter()
         self._said: list[str] = []
         """Saves of which words are still in the storage."""
+        self._folder: Folder | None = None
+        """Where the last save went that this rank has begun for all."""
         self._deciding = ""
         """The save whose commit may have been made, whatever the storage says."""
 
@@ -177,6 +179,8 @@ class CrewSaver(Saver):
             self._copies.pop(save.handle.name, None)
             raise
         except BaseException as error:
+            if self._folder is not None and self._deciding != save.handle.name:
+                self._checkpoints.sweep_later(self._folder)
             await self._tell_failure(save.handle.name, save.handle.step, reason_of(error))
             raise
 
@@ -231,6 +235,7 @@ class CrewSaver(Saver):
                 await self._agreement.forget_others(attempt.term)
         word = Word(attempt.folder.step, folder=attempt.folder.name, attempt=attempt.name, term=attempt.term)
         self._said.append(save.handle.name)
+        self._folder = attempt.folder
         await self._agreement.tell(save.handle.name, word, attempt.epoch)
         return attempt
 

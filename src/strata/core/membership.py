@@ -87,7 +87,7 @@ def on_register(turn: Turn, event: RegisterRequested) -> None:
     world = job.world
     known = world.members.get(event.worker)
     if known is not None and _is_repeat(known, event):
-        _touch(turn, event.job, known)
+        touch(turn, event.job, known)
         turn.reply(_registered(turn, world, known, known.reason))
         return
     fresh = not any(worker != event.worker for worker in world.by_rank.values())
@@ -127,7 +127,9 @@ def on_register(turn: Turn, event: RegisterRequested) -> None:
     if rank not in world.view.slots:
         turn.record(ViewChanged(event.job, rank, joined=True, reason=f"{event.worker} joined as rank {rank}"))
     member = world.members[event.worker]
-    _touch(turn, event.job, member)
+    touch(turn, event.job, member)
+    volatile = turn.volatile.job(event.job)
+    volatile.joined, volatile.heard_since = turn.now, 0
     turn.reply(_registered(turn, world, member, how))
 
 
@@ -236,7 +238,8 @@ def _registered(turn: Turn, world: World, member: Member, reason: str) -> Regist
 # -- life and death --------------------------------------------------------------------------------------------------
 
 
-def _touch(turn: Turn, job: str, member: Member) -> None:
+def touch(turn: Turn, job: str, member: Member) -> None:
+    """It lives: it has just been heard."""
     volatile = turn.volatile.job(job)
     volatile.leases[member.worker] = turn.now + turn.policy.lease_seconds
     volatile.vitals.setdefault(member.worker, Vitals(turn.now, step_since=turn.now)).heard = turn.now

@@ -5,9 +5,9 @@ always committed. Where the point is not the latest thing its lineage holds, goi
 is the truth of what is committed, and this journal its index: who asks may say what is found there, and then the point
 is that; but who finds less than was committed has to look again first.
 
-A job that rolls back waits here until every rank of the world is there, so that one point serves all of them. A job
-that carries on is rolled back only when nobody was left; a newcomer to it is told the latest checkpoint, and the
-survivors' progress stands.
+A job that rolls back waits here until every rank of the world is there, and was heard since the last of them came, so
+that one point serves all of them. A job that carries on is rolled back only when nobody was left; a newcomer to it is
+told the latest checkpoint, and the survivors' progress stands.
 """
 
 from itertools import islice
@@ -17,6 +17,7 @@ from strata.core.effects import Errand, FinishFirst, LineageNow, RecoveryPoint
 from strata.core.events import Found, RecoverRequested, RollBackRequested
 from strata.core.ids import check_int
 from strata.core.lineages import at_step, head, occupied_beyond, visible
+from strata.core.membership import touch
 from strata.core.records import (
     CheckpointAdopted,
     CheckpointDamaged,
@@ -38,6 +39,7 @@ rules = Rules()
 def on_recover(turn: Turn, event: RecoverRequested) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
+    touch(turn, event.job, member)
     unfinished = next((a for _, a in sorted(job.attempts.items()) if a.status == "decided"), None)
     if unfinished is not None:
         turn.reply(FinishFirst(Errand("put_manifest", unfinished.attempt, unfinished.step)))
@@ -146,6 +148,22 @@ def _check_complete(turn: Turn, job: Job) -> None:
             f"{', '.join(map(str, absent[:8]))}{' …' * (len(absent) > 8)}",
             retry=True,
         )
+    _check_alive(turn, job, ranks)
+
+
+def _check_alive(turn: Turn, job: Job, ranks: tuple[int, ...]) -> None:
+    """When all ranks are started anew, those of the start before seem to be there for a while yet: none of them is
+    waited for in vain, or counted as one that saves."""
+    volatile = turn.volatile.job(job.job)
+    while volatile.heard_since < len(ranks):
+        worker = job.world.by_rank[ranks[volatile.heard_since]]
+        if volatile.vitals[worker].heard < volatile.joined:
+            raise Refused(
+                f"worker {worker!r} (rank {ranks[volatile.heard_since]}) was not heard since others joined: it may be "
+                "gone, or be started again",
+                retry=True,
+            )
+        volatile.heard_since += 1
 
 
 def _set_point(turn: Turn, job: Job, found: Found | None, reason: str) -> None:

@@ -5,6 +5,7 @@ Instants are on the coordinator's monotonic clock.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
@@ -74,6 +75,10 @@ class JobVolatile:
     manifest_deadlines: dict[int, float] = field(default_factory=dict)
     unlinked_until: dict[int, float] = field(default_factory=dict)
     roster: tuple[int, tuple[int, ...]] = (-1, ())
+    joined: float = -inf
+    """When the last newcomer came."""
+    heard_since: int = 0
+    """So many of the roster, from its first rank on, were heard after that."""
     proposal: Proposal | None = None
     attempt_began: dict[int, float] = field(default_factory=dict)
     situation_seen: str = ""

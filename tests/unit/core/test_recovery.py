@@ -20,6 +20,31 @@ def test_without_a_checkpoint_everybody_starts_at_the_beginning() -> None:
     assert cluster.recover(w1) == point
 
 
+def test_those_of_the_start_before_are_not_counted_among_those_of_this_one() -> None:
+    cluster = Cluster()
+    cluster.world(3)
+    cluster.now += 1.0  # all are killed, and rank 0 is the first that is started again
+    w0 = cluster.register("w0", rank=0, world_size=3)
+    with pytest.raises(Refused, match=r"'w1' \(rank 1\) was not heard since others joined") as refusal:
+        cluster.recover(w0)
+    assert refusal.value.retry
+    cluster.now += 1.0
+    w1 = cluster.register("w1", rank=1, world_size=3)
+    w2 = cluster.register("w2", rank=2, world_size=3)
+    assert {cluster.recover(who).generation for who in (w0, w1, w2)} == {cluster.generation}
+
+
+def test_those_who_stay_count_as_soon_as_they_are_heard() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    cluster.now += 1.0
+    w0 = cluster.register("w0", rank=0, world_size=2)
+    with pytest.raises(Refused, match="was not heard since others joined"):
+        cluster.recover(w0)
+    cluster.heartbeat(w1)
+    assert cluster.recover(w0) == cluster.recover(w1)
+
+
 def test_everybody_in_a_generation_is_given_the_same_point() -> None:
     cluster = Cluster()
     workers = cluster.world(3)
