@@ -16,6 +16,7 @@ from strata.checkpoint.dtypes import dtype_of
 from strata.checkpoint.frameworks import COPIED, Block, Copying, Framework
 from strata.checkpoint.gathering import once, wishes_for
 from strata.checkpoint.manifest import Chunk, Tensor
+from strata.checkpoint.plan import ALIGNMENT
 from strata.checkpoint.reading import ChunkReader, Placed, Wish, cut
 from strata.storage.threads import DaemonThreads
 
@@ -70,7 +71,7 @@ async def land(reader: ChunkReader, landings: Iterable[Landing]) -> None:
     if not ordered:
         return
     half = min(HALF_BYTES, sum(each.room for each in ordered))
-    half = max(half, *(each.room for each in ordered))
+    half = -(-max(half, *(each.room for each in ordered)) // ALIGNMENT) * ALIGNMENT  # as memory comes
     is_cuda = any(getattr(each.target, "is_cuda", False) for each in ordered)
     threads = DaemonThreads(1, "strata-device")
     loop = asyncio.get_running_loop()

@@ -15,7 +15,8 @@ from strata.errors import CheckpointDamaged, Unstorable
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.spread import spread
 
-HALF = 4096
+HALF = 4032
+"""No multiple of a page, as memory comes in."""
 
 
 @pytest.fixture

@@ -60,7 +60,8 @@ def goes_on_exactly(device: str, options: dict[str, Any], used: bool) -> None:
         assert_same({key: each.cpu() for key, each in state.items()}, {key: each.cpu() for key, each in other.items()})
 
 
-HALF = 1 << 20
+HALF = (2 << 20) - 64
+"""More than a chunk of what is stored here, and no multiple of a page."""
 LAYOUTS: tuple[tuple[Placement, ...], ...] = (
     (Shard(0), Replicate()),
     (Shard(0), Shard(1)),
@@ -107,7 +108,7 @@ def pieces_come(device: str, folder: Path) -> None:
                 for plain in (torch.zeros(1000, 1501, device=device), torch.zeros(1501, 1000, device=device).t()):
                     crew.managers[0].load(into={"w": plain})
                     assert torch.equal(plain.cpu(), whole)
-            assert max(sent) <= HALF
+            assert max(sent) <= HALF + 64
             if device != "cpu":  # on the host most is read into its own memory
                 assert sum(sent) == (sum(map(copies_in, LAYOUTS)) + 2) * whole.nbytes
 
