@@ -142,11 +142,19 @@ class LocalCopies:
             await self.far.read_into(path, start, targets)
             return
         piece = f"{path}@{start}-{size}"
-        if await self._is_mine_to_fetch(piece):
-            await self._fetch(piece, path, start, targets)
-        else:
-            await self.near.read_into(piece, 0, targets)
+        if not await self._is_mine_to_fetch(piece) and await self._is_read_here(piece, targets):
             self.hits += 1
+        else:
+            await self._fetch(piece, path, start, targets)
+
+    async def _is_read_here(self, piece: str, targets: Sequence[Data]) -> bool:
+        """One that is cut short, or that another rank has removed since it was seen, says nothing of what is behind."""
+        try:
+            await self.near.read_into(piece, 0, targets)
+        except StorageError as error:
+            logger.debug("%s is read from behind: %s", piece, error)
+            return False
+        return True
 
     async def _is_mine_to_fetch(self, piece: str) -> bool:
         """Whether no copy of it is here, nor anybody on this machine who fetches it."""

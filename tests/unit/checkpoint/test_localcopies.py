@@ -242,3 +242,31 @@ def test_a_stretch_that_is_damaged_on_the_disk_is_read_from_behind(tmp_path: Pat
         piece.write_bytes(data)
         for found in crew.each(lambda rank, manager: manager.load()):
             assert_same(found, large(1))
+
+
+@pytest.mark.parametrize("how", ["cut", "removed"])
+def test_a_stretch_that_cannot_be_read_on_the_disk_is_read_from_behind(tmp_path: Path, how: str) -> None:
+    """One that is removed goes between the look whether it is there and the reading."""
+    far, near = MemoryStorage(), Fading(LocalStorage(tmp_path))
+    with CheckpointManager(far) as manager:
+        manager.save(large(1), step=1)
+    with Machines(far, [near] * 2) as crew:
+        crew.managers[0].load()
+        (piece,) = tmp_path.rglob("*@*")
+        if how == "cut":
+            piece.write_bytes(piece.read_bytes()[:1000])
+        near.fades = how == "removed"
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
+
+
+class Fading(FaultyStorage):
+    """A disk from which another rank removes what was just seen there."""
+
+    fades = False
+
+    async def exists(self, path: str) -> bool:
+        found = await super().exists(path)
+        if self.fades and found and "@" in path:
+            await self.delete(path)
+        return found
