@@ -13,6 +13,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -97,13 +98,14 @@ class Words:
 
     async def _is_over(self, entries: Sequence[ObjectInfo], term: int) -> bool:
         for entry in entries:
-            name = entry.path.rpartition("/")[2].removesuffix(".json")
-            told = await self._look_at(entry.path, Names) if name == "names" else None
-            if told is not None:
-                return told.term < term
-            word = await self._look_at(entry.path, Word) if "-" not in name else None
-            if word is not None and word.term is not None:
-                return word.term.term < term
+            with suppress(RankFailed):  # what cannot be read, as of another version, does not tell
+                name = entry.path.rpartition("/")[2].removesuffix(".json")
+                told = await self._look_at(entry.path, Names) if name == "names" else None
+                if told is not None:
+                    return told.term < term
+                word = await self._look_at(entry.path, Word) if "-" not in name else None
+                if word is not None and word.term is not None:
+                    return word.term.term < term
         return time.time() - max(entry.modified for entry in entries) > OVER_SECONDS
 
     # -- heard -------------------------------------------------------------------------------------------------------
