@@ -74,7 +74,8 @@ class Council:
         """Why the last try to save a step was given up: it may be tried again."""
         self._unsure: int | None = None
         """A step that was begun, perhaps: no answer came."""
-        self._telling: set[asyncio.Future[None]] = set()
+        self._telling: dict[asyncio.Future[None], int] = {}
+        """That this rank has no part in a step: for as long as rank 0 has not begun it."""
         self._term: Term | None = None
         self._words: dict[str, Words] = {}
 
@@ -230,11 +231,16 @@ class Council:
     async def word(self, save: str) -> Word:
         known = self._heard.get(save)
         if known is None:
-            for telling in self._telling:  # of a save before this one
-                telling.cancel()
+            self._tell_no_more(lambda step: step == _step(save))  # it is tried again, and may be well
             known = await self._listen(save)
             self._heard = {save: known}
+            self._tell_no_more(lambda step: True)  # rank 0 has come to this one, and those before it are over
         return known
+
+    def _tell_no_more(self, is_past: Callable[[int], bool]) -> None:
+        for telling, step in self._telling.items():
+            if is_past(step):
+                telling.cancel()
 
     async def _listen(self, save: str) -> Word:
         step, ends = _step(save), now() + self._asking.patience
@@ -303,8 +309,8 @@ class Council:
             await self._fail(_step(save), begun.attempt, why)
             return
         telling = asyncio.ensure_future(self._fail_when_begun(save, why))  # which may be a while
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+        self._telling[telling] = _step(save)
+        telling.add_done_callback(self._telling.pop)
 
     async def _fail_when_begun(self, save: str, why: str) -> None:
         ends = now() + self._asking.patience

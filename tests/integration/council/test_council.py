@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -685,3 +686,19 @@ def test_ranks_of_two_starts_save_nothing_together(tmp_path: Path, running: Coor
         with pytest.raises(Superseded, match="left over from an earlier start"):
             crew.managers[1].save(state_of(1, 20), 20)
     assert stored(tmp_path / "ck") == []
+
+
+def test_a_rank_that_fails_before_rank_0_has_begun_and_goes_on_keeps_nobody_waiting(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path, running) as crew:
+        save(crew, 1)
+        with pytest.raises(InvalidInput):
+            crew.managers[1].save(state_of(1, 2), 2, metrics={"loss": "none"})
+        with ThreadPoolExecutor() as threads:
+            ahead = threads.submit(crew.managers[1].save, state_of(1, 3), 3)
+            time.sleep(0.5)
+            with pytest.raises(RankFailed, match="the metric 'loss' must be"):
+                crew.managers[0].save(state_of(0, 2), 2)
+            crew.managers[0].save(state_of(0, 3), 3)
+            ahead.result()
