@@ -95,7 +95,9 @@ class CrewSaver(Saver):
     def begin(
         self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
     ) -> SaveHandle:
-        """A rank that cannot even begin says so, too: the others need not wait for it."""
+        """A rank that cannot even begin says so, too: the others need not wait for it. A process that was forked from a
+        rank is none, and says nothing in its name."""
+        self._check_process()
         step = whole_number(step, "step")
         self._calls[step] += 1
         began = time.perf_counter()

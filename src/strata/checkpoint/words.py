@@ -10,6 +10,7 @@ is over say nothing to anybody.
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,8 +23,10 @@ from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
-from strata.errors import ObjectNotFound, RankFailed
+from strata.errors import ObjectNotFound, RankFailed, StrataError
 from strata.storage import ObjectInfo
+
+logger = logging.getLogger("strata.checkpoint")
 
 T = TypeVar("T")
 RUNS = "runs"
@@ -50,6 +53,9 @@ class Words:
         self._node = socket.gethostname()
         is_local = store.storage.url.startswith(("file:", "memory:"))
         self._has_spoken = False
+        self._has_heard = False
+        """Anything of rank 0, whose first word takes back what was said before."""
+        self._telling: set[asyncio.Future[None]] = set()
         self._pace = LOCAL_SECONDS if is_local else REMOTE_SECONDS
 
     # -- said --------------------------------------------------------------------------------------------------------
@@ -76,7 +82,19 @@ class Words:
         await self._put(f"{save}-{self.rank}", Done(self._node, part, copies=copies))
 
     async def failed(self, save: str, why: str) -> None:
-        await self._put(f"{save}-{self.rank}", Done(self._node, failed=why))
+        done = Done(self._node, failed=why)
+        await self._put(f"{save}-{self.rank}", done)
+        if not self._has_heard:
+            telling = asyncio.ensure_future(self._tell_again(save, done))  # which may be a while
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _tell_again(self, save: str, done: Done) -> None:
+        try:
+            await self._hear(save, Word, "has not begun it")
+            await self._put(f"{save}-{self.rank}", done)
+        except StrataError as error:
+            logger.info("nobody was told that %s failed here: %s", save, error)
 
     async def over(self, save: str, outcome: Outcome) -> None:
         await self._put(f"{save}-over", outcome)
@@ -115,7 +133,10 @@ class Words:
         return found.names
 
     async def word(self, save: str) -> Word:
-        return await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
+        found = await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
+        for telling in self._telling:  # of a save before this one
+            telling.cancel()
+        return found
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         """The checkpoint itself says it, too."""
@@ -194,7 +215,9 @@ class Words:
         async def look() -> T | None:
             return await self._look(name, kind)
 
-        return await self._until(look, lambda: self._silence(silence))
+        found = await self._until(look, lambda: self._silence(silence))
+        self._has_heard = True
+        return found
 
     def _silence(self, what: str) -> str:
         return (
