@@ -165,8 +165,15 @@ class EitherWay:
             await words.done(save, part, copies)
 
     async def failed(self, save: str, why: str) -> None:
-        await self._by(save).failed(save, why)
-        if save not in self._without and self._words is not None and self._council.is_silent:
+        """Where the coordinator cannot be told, rank 0 may have gone the other way."""
+        is_told = True
+        try:
+            await self._by(save).failed(save, why)
+        except StrataError as error:
+            if not is_silence(error) or self._words is None:
+                raise
+            is_told = False
+        if save not in self._without and self._words is not None and (self._council.is_silent or not is_told):
             await self._words.failed(save, why)
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from strata.errors import (
     Refused,
     SaveReplaced,
     SaveSkipped,
+    StorageFull,
     Superseded,
     Unstorable,
 )
+from strata.rpc import RpcError, Status
 from strata.storage import LocalStorage
+from strata.testing.faulty import FaultyStorage
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -702,3 +706,35 @@ def test_a_rank_that_fails_before_rank_0_has_begun_and_goes_on_keeps_nobody_wait
                 crew.managers[0].save(state_of(0, 2), 2)
             crew.managers[0].save(state_of(0, 3), 3)
             ahead.result()
+
+
+def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_same(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has begun, did not hear so, and goes the other way; rank 1 did hear it."""
+    with a_crew(tmp_path, running, config=HASTY) as crew:
+        save(crew, 1)
+        seat, inner = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage.inner
+        assert seat is not None
+        real, is_gone = seat.joined.call, threading.Event()
+
+        async def begin_and_hear_nothing(method: str, **given: Any) -> Any:
+            answer = await real(method, **given)
+            if method == "BeginCheckpoint":
+                await asyncio.sleep(1)  # rank 1 hears it
+                running.kill()
+                is_gone.set()
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return answer
+
+        class Broken(FaultyStorage):
+            @asynccontextmanager
+            async def open_writer(self, path: str, **given: Any) -> AsyncIterator[Any]:
+                await asyncio.to_thread(is_gone.wait)
+                raise StorageFull("the disk is full", storage="here")
+                yield
+
+        monkeypatch.setattr(seat.joined, "call", begin_and_hear_nothing)
+        monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", Broken(inner))
+        with pytest.raises(RankFailed, match="could not save its part: the disk is full"):
+            save(crew, 2)
