@@ -187,10 +187,12 @@ class Council:
                 absent = _some(set(range(self.size)) - there)
                 raise RankFailed(f"the parts of ranks {absent} are not there after {self._asking.patience:g} s")
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        """From now on whoever the coordinator asks commits it."""
         answer = await self._asking.acknowledge(self._begun[save].attempt, part, metrics)
         if answer.status not in (_DECIDED, _COMMITTED):
             raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
+        return False
 
     async def over(self, save: str, outcome: Outcome) -> None:
         begun = self._begun.get(save)

@@ -268,8 +268,8 @@ class CrewSaver(Saver):
                     await give_back(store, attempt, [attempt.bytes_path])
                 raise
             self._deciding = save.handle.name
-            await self._agreement.decide(save.handle.name, reference, attempt.metrics)
-            await commit(store, attempt, found, [reference, *others], self._agreement.size)
+            alone = await self._agreement.decide(save.handle.name, reference, attempt.metrics)
+            await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
             await self._tell_of_commit(save)
             return
         copies = self._copies.pop(save.handle.name, None)

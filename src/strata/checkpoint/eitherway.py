@@ -99,8 +99,8 @@ class EitherWay:
     async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
         return await self._by(save).parts(save, attempt, compare=compare)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
-        await self._by(save).decide(save, part, metrics)
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        return await self._by(save).decide(save, part, metrics)
 
     async def over(self, save: str, outcome: Outcome) -> None:
         await self._by(save).over(save, outcome)

@@ -72,8 +72,8 @@ class Words:
     async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         await self._put(save, word)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
-        """Rank 0 alone commits."""
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        return True
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
         """Nobody else keeps a list of them."""

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -322,11 +322,11 @@ class Dead(BaseException):
     """What a process that is killed raises: nobody gets to see it."""
 
 
-async def _never(*_: Any) -> None:
+async def _never(*_: Any, **__: Any) -> None:
     raise Dead
 
 
-async def _fails(*_: Any) -> None:
+async def _fails(*_: Any, **__: Any) -> None:
     raise RankFailed("this process is dead")
 
 
@@ -561,9 +561,9 @@ def test_a_second_manager_of_the_job_does_not_speak_for_the_first(
             other.load()
         real = crewsaver.commit
 
-        async def late(*given: Any) -> Any:
+        async def late(*given: Any, **how: Any) -> Any:
             await asyncio.sleep(2)  # some heartbeats
-            return await real(*given)
+            return await real(*given, **how)
 
         monkeypatch.setattr(crewsaver, "commit", late)
         manager.save(b"20", step=20)
@@ -712,7 +712,8 @@ def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_sam
     tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 has begun, did not hear so, and goes the other way; rank 1 did hear it."""
-    with a_crew(tmp_path, running, config=HASTY) as crew:
+    config = CheckpointManagerConfig(ranks_seconds=60, coordinator_seconds=3)
+    with a_crew(tmp_path, running, config=config) as crew:
         save(crew, 1)
         seat, inner = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage.inner
         assert seat is not None
@@ -738,3 +739,42 @@ def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_sam
         monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", Broken(inner))
         with pytest.raises(RankFailed, match="could not save its part: the disk is full"):
             save(crew, 2)
+
+
+def test_what_rank_0_cannot_commit_and_another_does_is_whole(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 is asked to, since rank 0 takes so long; and its manifest lands when rank 0 has seen none."""
+    with a_crew(tmp_path, running) as crew:
+        save(crew, 1)
+        is_asked, is_looked_for, is_there = asyncio.Event(), asyncio.Event(), threading.Event()
+
+        class Refusing(FaultyStorage):
+            async def put_if_absent(self, path: str, data: Any) -> None:
+                if path.endswith("metadata.json"):
+                    await is_asked.wait()
+                    raise StorageFull("there is no room", storage=self.url, key=path)
+                await super().put_if_absent(path, data)
+
+            async def delete_many(self, paths: Iterable[str]) -> None:
+                is_looked_for.set()
+                await super().delete_many(paths)
+
+        class Late(FaultyStorage):
+            async def put_if_absent(self, path: str, data: Any) -> None:
+                if path.endswith("metadata.json"):
+                    is_asked.set()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(is_looked_for.wait(), 2)
+                await super().put_if_absent(path, data)
+                if path.endswith("metadata.json"):
+                    is_there.set()
+
+        for manager, kind in zip(crew.managers, (Refusing, Late), strict=True):
+            storage = manager._checkpoints.store.storage
+            monkeypatch.setattr(storage, "inner", kind(storage.inner))
+        with suppress(StorageFull):
+            save(crew, 2)
+        assert is_there.wait(20)
+        with CheckpointReader(tmp_path) as reader:
+            reader.verify(2)
