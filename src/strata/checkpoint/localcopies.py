@@ -23,6 +23,7 @@ from strata.checkpoint.opened import Opened
 from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tiers import NearestOpened
+from strata.checkpoint.watched import WatchedStorage
 from strata.errors import CheckpointDamaged, ObjectExists, ObjectNotFound, StorageError
 from strata.storage import ObjectInfo, StorageBackend
 from strata.storage.backend import Data, Progress, StorageWriter, byte_view
@@ -45,8 +46,11 @@ _COPIED = re.compile(r".*/(step_\d+[^/]*)/part-\d+-(\d+)-[0-9a-f]+[^/]*")
 class LocalCopies:
     """The storage behind, with copies on a disk."""
 
+    is_watched = True
+    """What is stuck is one of the two, and told by its own name."""
+
     def __init__(self, far: StorageBackend, near: StorageBackend) -> None:
-        self.far, self.near = far, near
+        self.far, self.near = WatchedStorage(far), WatchedStorage(near)
         self._out_until = 0.0
         self.hits = 0
         """How often a copy was read."""
@@ -370,7 +374,7 @@ class CopiedCheckpoints(Checkpoints):
 
     def _behind(self) -> Checkpoints:
         """Without the copies."""
-        return Checkpoints(Store(self.copies.far, self.store.job), self.rank)
+        return Checkpoints(Store(self.copies.far.inner, self.store.job), self.rank)
 
     async def _drop(self, folder: Folder, error: Exception) -> None:
         """Remove this checkpoint's copies: one of them is not what was written."""

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
-from strata.errors import CheckpointDamaged, RankFailed
+from strata.errors import CheckpointDamaged, RankFailed, StorageUnavailable
 from strata.storage import LocalStorage, MemoryStorage, StorageBackend
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.crews import Crew
@@ -138,6 +140,20 @@ def test_a_disk_that_fails_costs_the_copies_and_nothing_more(tmp_path: Path, ope
         check(crew, 3)
     with Crew(far, 2, run="again", config=CONFIG) as crew:
         check(crew, 3)
+
+
+@pytest.mark.parametrize("operation", ["write", "read", "read_into"])
+def test_a_disk_that_is_stuck_is_told_by_its_name(tmp_path: Path, operation: str) -> None:
+    disk = FaultyStorage(LocalStorage(tmp_path / "disk"))
+    with Machines(MemoryStorage(), [disk, tmp_path / "other"], config=replace(CONFIG, stuck_seconds=1)) as crew:
+        save(crew, 1)
+        disk.faults = Faults(stuck=1.0, only=frozenset({operation}))
+        act = partial(save, crew, 2) if operation == "write" else partial(crew.managers[0].load, timeout=1)
+        with pytest.raises(StorageUnavailable) as stuck:
+            act()
+        disk.release()
+    assert f"nothing came of {operation.partition('_')[0]} {disk.url}/" in str(stuck.value)
+    assert "memory:///default/checkpoints/step" not in str(stuck.value)
 
 
 def test_the_latest_stay_on_the_disk(tmp_path: Path) -> None:
