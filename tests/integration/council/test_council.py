@@ -778,3 +778,29 @@ def test_what_rank_0_cannot_commit_and_another_does_is_whole(
         assert is_there.wait(20)
         with CheckpointReader(tmp_path) as reader:
             reader.verify(2)
+
+
+def test_what_is_replaced_before_the_coordinator_has_answered_is_not_begun_later(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CheckpointManagerConfig(ranks_seconds=20, when_busy="replace")
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=config) as manager:
+        manager.save(b"1", step=1)
+        assert manager._seat is not None
+        real, tries, is_asked = manager._seat.joined.call, [0], threading.Event()
+
+        async def unheard(method: str, **given: Any) -> Any:
+            if method == "BeginCheckpoint" and given.get("place") and given["step"] == 2:
+                tries[0] += 1
+                is_asked.set()
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return await real(method, **given)
+
+        monkeypatch.setattr(manager._seat.joined, "call", unheard)
+        manager.save_async(b"2", step=2)
+        assert is_asked.wait(10)
+        manager.save(b"3", step=3)
+        before = tries[0]
+        time.sleep(1)  # some more tries
+        assert tries[0] == before
+    assert [step for step, _ in listed(running)] == [1, 3]
