@@ -56,6 +56,11 @@ class _Begun(NamedTuple):
     attempt: int
     term: Term
 
+    @property
+    def name(self) -> str:
+        """The same on all ranks, also where one has tried more often than others."""
+        return f"attempt{self.attempt}"
+
 
 class Council:
     """As one rank has it."""
@@ -159,8 +164,8 @@ class Council:
         await self._check_shared(told)
         if not compare:
             return told
-        said = await self.beside(begun.term).said(save)
-        await self.beside(begun.term).forget(save)
+        said = await self.beside(begun.term).said(begun.name)
+        await self.beside(begun.term).forget(begun.name)
         return {rank: said.get(rank, done) for rank, done in told.items()}
 
     async def _check_shared(self, told: Mapping[int, Done]) -> None:
@@ -296,7 +301,7 @@ class Council:
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         begun = self._begun[save]
         if copies:
-            await self.beside(begun.term).done(save, part, copies)
+            await self.beside(begun.term).done(begun.name, part, copies)
         try:
             await self._asking.acknowledge(begun.attempt, part, {})
         except Refused as error:

@@ -804,3 +804,14 @@ def test_what_is_replaced_before_the_coordinator_has_answered_is_not_begun_later
         time.sleep(1)  # some more tries
         assert tries[0] == before
     assert [step for step, _ in listed(running)] == [1, 3]
+
+
+def test_what_must_be_the_same_is_compared_though_one_rank_has_tried_more_often(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path, running) as crew:
+        with pytest.raises(InvalidInput):
+            crew.managers[1].save(state_of(1, 1), 1, metrics={"loss": "none"})
+        with pytest.raises(RankFailed, match="not the same on all ranks"):
+            crew.save([{"same": Replicated(np.arange(6) + rank)} for rank in range(2)], 1)
+        assert crew.managers[0].list_checkpoints() == []
