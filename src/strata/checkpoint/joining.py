@@ -108,9 +108,10 @@ class Seat:
         latest = await self._checkpoints.latest()
         return None if latest is None else (latest, await self._checkpoints.metadata(latest))
 
-    async def report_damage(self, error: StrataError) -> None:
-        """Of the point: the others must not go on from it either."""
-        if self._point is not None and self._point.attempt:
+    async def report_damage(self, folder: Folder, error: StrataError) -> None:
+        """If that is the point: the others must not go on from it either. Who looked at another has found nothing that
+        is wrong with it."""
+        if self._point is not None and self._point.attempt and self._point.folder == folder:
             try:
                 await self._asking.report_damage(self._point.attempt, str(error))
             except StrataError as silence:

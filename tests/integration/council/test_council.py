@@ -815,3 +815,35 @@ def test_what_must_be_the_same_is_compared_though_one_rank_has_tried_more_often(
         with pytest.raises(RankFailed, match="not the same on all ranks"):
             crew.save([{"same": Replicated(np.arange(6) + rank)} for rank in range(2)], 1)
         assert crew.managers[0].list_checkpoints() == []
+
+
+class Kept:
+    """An object that is a state."""
+
+    def __init__(self) -> None:
+        self.tree = {"w": np.arange(1000)}
+
+    def strata_state(self) -> dict[str, Any]:
+        return self.tree
+
+    def load_strata_state(self, tree: dict[str, Any]) -> None:
+        self.tree = tree
+
+
+def test_damage_of_a_step_that_was_asked_for_is_none_of_the_point(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=CONFIG) as manager:
+        for step in (10, 20):
+            manager.save(Kept(), step=step)
+    for file in tmp_path.rglob("step_10/part-0-*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=CONFIG) as manager:
+        manager.load(into=Kept())
+        with pytest.raises(CheckpointDamaged):
+            manager.load(10, into=Kept())
+        for file in tmp_path.rglob("step_20/part-0-*.safetensors"):
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        with Client(running.address) as client:
+            assert client.call("LatestCheckpoint").checkpoint.step == 20
+            with pytest.raises(CheckpointDamaged):
+                manager.load(20, into=Kept())
+            assert client.call("LatestCheckpoint").checkpoint.step == 10
