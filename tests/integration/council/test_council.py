@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -847,3 +848,26 @@ def test_damage_of_a_step_that_was_asked_for_is_none_of_the_point(tmp_path: Path
             with pytest.raises(CheckpointDamaged):
                 manager.load(20, into=Kept())
             assert client.call("LatestCheckpoint").checkpoint.step == 10
+
+
+def test_a_rank_that_does_not_see_what_all_go_on_from_is_told_by_the_name_of_its_machine(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    with a_crew(here, running) as crew:
+        save(crew, 10)
+        shutil.copytree(here, elsewhere)
+        save(crew, 20)
+    world = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+    with (
+        CheckpointManager(here, rank=0, **world) as first,
+        CheckpointManager(elsewhere, rank=1, **world) as second,
+        ThreadPoolExecutor() as threads,
+    ):
+        loading = threads.submit(first.load)
+        for _ in range(2):  # and takes no other, however often it asks
+            with pytest.raises(InvalidInput, match=f"rank 1 on {socket.gethostname()} does not see it in"):
+                second.load()
+        assert_same(loading.result(), bare(0, 20))
+    with Client(running.address) as client:
+        assert client.call("LatestCheckpoint").checkpoint.step == 20
