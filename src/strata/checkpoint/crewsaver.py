@@ -195,6 +195,7 @@ class CrewSaver(Saver):
     async def _say_failed(self, name: str, step: int, error: BaseException) -> None:
         replaced = isinstance(error, asyncio.CancelledError)
         why = REPLACED if replaced else str(error) or type(error).__name__
+        why = why.encode(errors="backslashreplace").decode()  # names of files may be no text
         if self._leads:
             certain = self._deciding != name or is_refusal(error)
             if self._told is None:  # who waits to hear them hears the rest, too

@@ -195,6 +195,29 @@ def test_a_rank_that_fails_before_rank_0_has_said_a_word_keeps_nobody_waiting() 
     assert crew.managers[1].list_checkpoints() == [2]
 
 
+class Unreadable:
+    """A state that tells of a file whose name is no text."""
+
+    def strata_state(self) -> Any:
+        raise OSError("cannot read \udcff.bin")
+
+    def load_strata_state(self, tree: Any) -> None: ...
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_words_that_are_no_text_are_told_too(who: int) -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60))
+
+    def act(rank: int, manager: CheckpointManager) -> str:
+        with pytest.raises(OSError if rank == who else RankFailed) as caught:
+            manager.save(Unreadable() if rank == who else {"w": np.ones(3)}, 1)
+        return str(caught.value)
+
+    told = crew.each(act)
+    assert told[who] == "cannot read \udcff.bin"
+    assert r"cannot read \udcff.bin" in told[1 - who]
+
+
 def test_what_others_wrote_goes_when_rank_0_fails(tmp_path: Path) -> None:
     with Crew(tmp_path, 2) as crew:
         states = [{"w": np.ones(3), "own": PerRank(np.ones(4))}] * 2
