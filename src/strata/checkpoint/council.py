@@ -344,6 +344,8 @@ class Council:
             answer = await self._await(save, begun.attempt, known=known)
             if answer.abandoned:
                 self._called_off[_step(save)] = answer.reason
+                if await is_committed():  # without the coordinator, by a rank 0 that did not hear it
+                    return Outcome()
                 return Outcome(answer.reason, _is_certain(answer.reason), REPLACED in answer.reason)
             known = answer.checkpoint.status or known
             if known not in (_OPEN, _DECIDED, _COMMITTED):

@@ -871,3 +871,43 @@ def test_a_rank_that_does_not_see_what_all_go_on_from_is_told_by_the_name_of_its
         assert_same(loading.result(), bare(0, 20))
     with Client(running.address) as client:
         assert client.call("LatestCheckpoint").checkpoint.step == 20
+
+
+def test_what_was_committed_without_the_coordinator_is_so_on_all_ranks_whatever_it_says_of_it(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 did not hear that it has begun, and commits in the other way; its next save gives up what it had begun,
+    before rank 1 has seen the commit."""
+    with a_crew(tmp_path, running, config=HASTY) as crew:
+        save(crew, 1)
+        seat, storage = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage
+        assert seat is not None
+        real, is_cut = seat.joined.call, threading.Event()
+
+        async def cut_off(method: str, **given: Any) -> Any:
+            answer = None if is_cut.is_set() else await real(method, **given)
+            if method == "BeginCheckpoint" and given["step"] == 2:
+                is_cut.set()
+            if is_cut.is_set():
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return answer
+
+        class Slow(FaultyStorage):
+            async def read(self, path: str, **given: Any) -> bytes:
+                try:
+                    return await super().read(path, **given)
+                finally:
+                    if path.endswith(("step_2/metadata.json", "-over.json")):
+                        await asyncio.sleep(3)
+
+        monkeypatch.setattr(seat.joined, "call", cut_off)
+        monkeypatch.setattr(storage, "inner", Slow(storage.inner))
+
+        def both(rank: int, manager: CheckpointManager) -> None:
+            manager.save(state_of(rank, 2), 2)
+            is_cut.clear()
+            monkeypatch.setattr(seat.joined, "call", real)
+            manager.save(state_of(rank, 3), 3)
+
+        crew.each(both)
+        assert crew.managers[0].list_checkpoints() == [1, 2, 3]
