@@ -122,12 +122,13 @@ def test_a_commit_that_waits_for_no_parts_is_found(way: type, monkeypatch: pytes
     async def parts(self: object, save: str, attempt: str, *, compare: bool) -> dict[int, Any]:
         return {}
 
-    async def decide(self: object, *about: object) -> None: ...
+    async def decide(self: object, *about: object) -> bool:
+        return True
 
     commit = crewsaver.commit
 
-    async def of_one(store: Any, attempt: Any, found: Any, references: Any, world_size: int) -> Any:
-        return await commit(store, attempt, found, references, len(references))
+    async def of_one(store: Any, attempt: Any, found: Any, references: Any, *_: object, **how: bool) -> Any:
+        return await commit(store, attempt, found, references, len(references), **how)
 
     monkeypatch.setattr(way, "parts", parts)
     monkeypatch.setattr(way, "decide", decide)

@@ -56,6 +56,11 @@ class _Begun(NamedTuple):
     attempt: int
     term: Term
 
+    @property
+    def name(self) -> str:
+        """The same on all ranks, also where one has tried more often than others."""
+        return f"attempt{self.attempt}"
+
 
 class Council:
     """As one rank has it."""
@@ -74,7 +79,8 @@ class Council:
         """Why the last try to save a step was given up: it may be tried again."""
         self._unsure: int | None = None
         """A step that was begun, perhaps: no answer came."""
-        self._telling: set[asyncio.Future[None]] = set()
+        self._telling: dict[asyncio.Future[None], int] = {}
+        """That this rank has no part in a step: for as long as rank 0 has not begun it."""
         self._term: Term | None = None
         self._words: dict[str, Words] = {}
 
@@ -158,8 +164,8 @@ class Council:
         await self._check_shared(told)
         if not compare:
             return told
-        said = await self.beside(begun.term).said(save)
-        await self.beside(begun.term).forget(save)
+        said = await self.beside(begun.term).said(begun.name)
+        await self.beside(begun.term).forget(begun.name)
         return {rank: said.get(rank, done) for rank, done in told.items()}
 
     async def _check_shared(self, told: Mapping[int, Done]) -> None:
@@ -186,10 +192,12 @@ class Council:
                 absent = _some(set(range(self.size)) - there)
                 raise RankFailed(f"the parts of ranks {absent} are not there after {self._asking.patience:g} s")
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        """From now on whoever the coordinator asks commits it."""
         answer = await self._asking.acknowledge(self._begun[save].attempt, part, metrics)
         if answer.status not in (_DECIDED, _COMMITTED):
             raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
+        return False
 
     async def over(self, save: str, outcome: Outcome) -> None:
         begun = self._begun.get(save)
@@ -230,11 +238,16 @@ class Council:
     async def word(self, save: str) -> Word:
         known = self._heard.get(save)
         if known is None:
-            for telling in self._telling:  # of a save before this one
-                telling.cancel()
+            self._tell_no_more(lambda step: step == _step(save))  # it is tried again, and may be well
             known = await self._listen(save)
             self._heard = {save: known}
+            self._tell_no_more(lambda step: True)  # rank 0 has come to this one, and those before it are over
         return known
+
+    def _tell_no_more(self, is_past: Callable[[int], bool]) -> None:
+        for telling, step in self._telling.items():
+            if is_past(step):
+                telling.cancel()
 
     async def _listen(self, save: str) -> Word:
         step, ends = _step(save), now() + self._asking.patience
@@ -288,7 +301,7 @@ class Council:
     async def done(self, save: str, part: PartRef, copies: dict[str, list[str]]) -> None:
         begun = self._begun[save]
         if copies:
-            await self.beside(begun.term).done(save, part, copies)
+            await self.beside(begun.term).done(begun.name, part, copies)
         try:
             await self._asking.acknowledge(begun.attempt, part, {})
         except Refused as error:
@@ -303,8 +316,8 @@ class Council:
             await self._fail(_step(save), begun.attempt, why)
             return
         telling = asyncio.ensure_future(self._fail_when_begun(save, why))  # which may be a while
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+        self._telling[telling] = _step(save)
+        telling.add_done_callback(self._telling.pop)
 
     async def _fail_when_begun(self, save: str, why: str) -> None:
         ends = now() + self._asking.patience
@@ -331,6 +344,8 @@ class Council:
             answer = await self._await(save, begun.attempt, known=known)
             if answer.abandoned:
                 self._called_off[_step(save)] = answer.reason
+                if await is_committed():  # without the coordinator, by a rank 0 that did not hear it
+                    return Outcome()
                 return Outcome(answer.reason, _is_certain(answer.reason), REPLACED in answer.reason)
             known = answer.checkpoint.status or known
             if known not in (_OPEN, _DECIDED, _COMMITTED):

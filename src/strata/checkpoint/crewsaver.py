@@ -97,7 +97,9 @@ class CrewSaver(Saver):
     def begin(
         self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
     ) -> SaveHandle:
-        """A rank that cannot even begin says so, too: the others need not wait for it."""
+        """A rank that cannot even begin says so, too: the others need not wait for it. A process that was forked from a
+        rank is none, and says nothing in its name."""
+        self._check_process()
         step = whole_number(step, "step")
         self._calls[step] += 1
         began = time.perf_counter()
@@ -197,6 +199,7 @@ class CrewSaver(Saver):
     async def _say_failed(self, name: str, step: int, error: BaseException) -> None:
         replaced = isinstance(error, asyncio.CancelledError)
         why = REPLACED if replaced else str(error) or type(error).__name__
+        why = why.encode(errors="backslashreplace").decode()  # names of files may be no text
         if self._leads:
             certain = self._deciding != name or is_refusal(error)
             if self._told is None:  # who waits to hear them hears the rest, too
@@ -271,8 +274,8 @@ class CrewSaver(Saver):
                     await give_back(store, attempt, [attempt.bytes_path])
                 raise
             self._deciding = save.handle.name
-            await self._agreement.decide(save.handle.name, reference, attempt.metrics)
-            await commit(store, attempt, found, [reference, *others], self._agreement.size)
+            alone = await self._agreement.decide(save.handle.name, reference, attempt.metrics)
+            await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
             await self._tell_of_commit(save)
             return
         copies = self._copies.pop(save.handle.name, None)

@@ -8,7 +8,8 @@ is gone in the middle of a save is waited for.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from strata.checkpoint.agreement import Done, Outcome, Word
@@ -50,10 +51,9 @@ class EitherWay:
             work.close()
             raise RpcError(Status.UNAVAILABLE, "the coordinator does not answer")
         task = asyncio.ensure_future(work)
-        done, _ = await asyncio.wait({task}, timeout=self._reach)
+        async with _no_longer(task):
+            done, _ = await asyncio.wait({task}, timeout=self._reach)
         if not done:
-            task.cancel()
-            await asyncio.wait({task})
             raise RpcError(Status.UNAVAILABLE, f"the coordinator did not answer within {self._reach:g} s")
         return task.result()
 
@@ -99,8 +99,8 @@ class EitherWay:
     async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
         return await self._by(save).parts(save, attempt, compare=compare)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
-        await self._by(save).decide(save, part, metrics)
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        return await self._by(save).decide(save, part, metrics)
 
     async def over(self, save: str, outcome: Outcome) -> None:
         await self._by(save).over(save, outcome)
@@ -140,14 +140,13 @@ class EitherWay:
         asking = asyncio.ensure_future(asked)
         words = self._words
         reach = 0.0 if self._council.is_silent else self._reach
-        done, _ = await asyncio.wait({asking}, timeout=None if words is None else reach)
-        if done or words is None:
-            return asking.result()
-        looking = asyncio.ensure_future(look(words))
-        done, left = await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        async with _no_longer(asking):
+            done, _ = await asyncio.wait({asking}, timeout=None if words is None else reach)
+            if done or words is None:
+                return asking.result()
+            looking = asyncio.ensure_future(look(words))
+            async with _no_longer(looking):
+                done, _ = await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
         if asking in done:
             return asking.result()
         self._without[save] = words
@@ -165,8 +164,15 @@ class EitherWay:
             await words.done(save, part, copies)
 
     async def failed(self, save: str, why: str) -> None:
-        await self._by(save).failed(save, why)
-        if save not in self._without and self._words is not None and self._council.is_silent:
+        """Where the coordinator cannot be told, rank 0 may have gone the other way."""
+        is_told = True
+        try:
+            await self._by(save).failed(save, why)
+        except StrataError as error:
+            if not is_silence(error) or self._words is None:
+                raise
+            is_told = False
+        if save not in self._without and self._words is not None and (self._council.is_silent or not is_told):
             await self._words.failed(save, why)
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
@@ -186,3 +192,14 @@ class EitherWay:
 
     def _by(self, save: str) -> Council | Words:
         return self._without.get(save, self._council)
+
+
+@asynccontextmanager
+async def _no_longer(task: asyncio.Future[Any]) -> AsyncIterator[None]:
+    """What is under way after this is given up, also where the caller is: nothing is to be said later in its name."""
+    try:
+        yield
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})

@@ -74,4 +74,4 @@ async def finish(store: Store, decision: Decision) -> Metadata:
     parts = await store.parts_of(decision.parts)
     metrics = {key: float(value) for key, value in decision.metrics.items()}
     attempt = Attempt(folder, term, name, decision.epoch, metrics, parts[0].rank)
-    return await commit(store, attempt, parts, decision.parts, decision.size)
+    return await commit(store, attempt, parts, decision.parts, decision.size, alone=False)

@@ -94,6 +94,8 @@ class Seat:
             return None
         if self.council.generation == point.generation:
             return None
+        if point.folder is not None:
+            await self._check_shared(point.folder)
         self.council.generation, self._point = point.generation, point
         if point.folder is None and point.step >= 0:
             raise NotFound(f"the recovery point, step {point.step}, is not in {self._checkpoints.where}")
@@ -104,13 +106,24 @@ class Seat:
             )
         return point.folder
 
+    async def _check_shared(self, folder: Folder) -> None:
+        """What all ranks go on from was found in the storage by one of them. Who does not see it must not take another,
+        nor begin at the start."""
+        if not await self._checkpoints.store.is_committed(folder):
+            raise InvalidInput(
+                f"all ranks go on from {folder.name}, and rank {self.council.rank} on {self._asking.node} does not see "
+                f"it in {self._checkpoints.where}: all ranks must have the same storage there. If it was deleted "
+                "since, start all of them again"
+            )
+
     async def _latest(self) -> tuple[Folder, Metadata] | None:
         latest = await self._checkpoints.latest()
         return None if latest is None else (latest, await self._checkpoints.metadata(latest))
 
-    async def report_damage(self, error: StrataError) -> None:
-        """Of the point: the others must not go on from it either."""
-        if self._point is not None and self._point.attempt:
+    async def report_damage(self, folder: Folder, error: StrataError) -> None:
+        """If that is the point: the others must not go on from it either. Who looked at another has found nothing that
+        is wrong with it."""
+        if self._point is not None and self._point.attempt and self._point.folder == folder:
             try:
                 await self._asking.report_damage(self._point.attempt, str(error))
             except StrataError as silence:

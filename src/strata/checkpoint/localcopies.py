@@ -23,6 +23,7 @@ from strata.checkpoint.opened import Opened
 from strata.checkpoint.slices import Index
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tiers import NearestOpened
+from strata.checkpoint.watched import WatchedStorage
 from strata.errors import CheckpointDamaged, ObjectExists, ObjectNotFound, StorageError
 from strata.storage import ObjectInfo, StorageBackend
 from strata.storage.backend import Data, Progress, StorageWriter, byte_view
@@ -45,8 +46,11 @@ _COPIED = re.compile(r".*/(step_\d+[^/]*)/part-\d+-(\d+)-[0-9a-f]+[^/]*")
 class LocalCopies:
     """The storage behind, with copies on a disk."""
 
+    is_watched = True
+    """What is stuck is one of the two, and told by its own name."""
+
     def __init__(self, far: StorageBackend, near: StorageBackend) -> None:
-        self.far, self.near = far, near
+        self.far, self.near = WatchedStorage(far), WatchedStorage(near)
         self._out_until = 0.0
         self.hits = 0
         """How often a copy was read."""
@@ -142,11 +146,19 @@ class LocalCopies:
             await self.far.read_into(path, start, targets)
             return
         piece = f"{path}@{start}-{size}"
-        if await self._is_mine_to_fetch(piece):
-            await self._fetch(piece, path, start, targets)
-        else:
-            await self.near.read_into(piece, 0, targets)
+        if not await self._is_mine_to_fetch(piece) and await self._is_read_here(piece, targets):
             self.hits += 1
+        else:
+            await self._fetch(piece, path, start, targets)
+
+    async def _is_read_here(self, piece: str, targets: Sequence[Data]) -> bool:
+        """One that is cut short, or that another rank has removed since it was seen, says nothing of what is behind."""
+        try:
+            await self.near.read_into(piece, 0, targets)
+        except StorageError as error:
+            logger.debug("%s is read from behind: %s", piece, error)
+            return False
+        return True
 
     async def _is_mine_to_fetch(self, piece: str) -> bool:
         """Whether no copy of it is here, nor anybody on this machine who fetches it."""
@@ -362,7 +374,7 @@ class CopiedCheckpoints(Checkpoints):
 
     def _behind(self) -> Checkpoints:
         """Without the copies."""
-        return Checkpoints(Store(self.copies.far, self.store.job), self.rank)
+        return Checkpoints(Store(self.copies.far.inner, self.store.job), self.rank)
 
     async def _drop(self, folder: Folder, error: Exception) -> None:
         """Remove this checkpoint's copies: one of them is not what was written."""

@@ -360,18 +360,18 @@ class CheckpointManager(CheckpointReader):
             if goes_on:  # then the job begins at the start
                 self._saver.looked()
             raise
-        return await self._or_report(use(point))
+        return await self._or_report(point, use(point))
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
-        return await self._or_report(super()._read(opened, plan, load, timeout))
+        return await self._or_report(opened.folder, super()._read(opened, plan, load, timeout))
 
-    async def _or_report(self, work: Awaitable[T]) -> T:
-        """That the point which all ranks go on from is damaged."""
+    async def _or_report(self, folder: Folder, work: Awaitable[T]) -> T:
+        """That it is damaged, if it is the point which all ranks go on from."""
         try:
             return await work
         except CheckpointDamaged as error:
             if self._seat is not None:
-                await self._seat.report_damage(error)
+                await self._seat.report_damage(folder, error)
             raise
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:

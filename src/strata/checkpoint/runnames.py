@@ -18,8 +18,9 @@ def common_run(given: str | None, rank: int, size: int) -> str:
     found = known_run(given, rank, size)
     if found is None:
         raise InvalidInput(
-            "ranks that save together need a name for their run: start torch.distributed or jax.distributed before, or "
-            "set STRATA_RUN_ID to something that is the same on all ranks, and new at each start"
+            "ranks that save together need a name for their run: start torch.distributed or jax.distributed before, "
+            f"with one process for each of the {size} ranks, or set STRATA_RUN_ID to something that is the same on all "
+            "ranks, and new at each start"
         )
     return found
 
@@ -29,7 +30,7 @@ def known_run(given: str | None, rank: int, size: int, *, together: bool = True)
     certain that all ranks are `together` here, since that is a call which all of them must make."""
     found = given or os.environ.get("STRATA_RUN_ID") or ("alone" if size == 1 else "")
     if together:
-        found = found or _process_groups(rank) or _jax_processes(rank, size)
+        found = found or _process_groups(rank, size) or _jax_processes(rank, size)
     found = found or _launchers(os.environ)
     return check_id(re.sub(r"[^A-Za-z0-9._-]", "-", found)[:128], "run_id") if found else None
 
@@ -43,9 +44,12 @@ def _launchers(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _process_groups(rank: int) -> str:
+def _process_groups(rank: int, size: int) -> str:
+    """Where each of its processes is a rank: those that are none would be waited for, and never answer."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return ""
+    if torch.distributed.get_world_size() != size:
         return ""
     found = [secrets.token_hex(8) if rank == 0 else ""]
     torch.distributed.broadcast_object_list(found)

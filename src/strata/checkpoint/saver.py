@@ -231,6 +231,9 @@ class Saver:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise InvalidInput(f"this manager of {self._checkpoints.where} is closed: make another")
+        self._check_process()
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise InvalidInput("this process was forked from the one that saves: make a manager of its own, if it must")
 

@@ -9,6 +9,7 @@ commit      `metadata.json`, where none is                 the one moment at whi
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,9 +196,16 @@ async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
 
 
 async def commit(
-    store: Store, attempt: Attempt, parts: Sequence[Part], references: Sequence[PartRef], world_size: int = 1
+    store: Store,
+    attempt: Attempt,
+    parts: Sequence[Part],
+    references: Sequence[PartRef],
+    world_size: int = 1,
+    *,
+    alone: bool = True,
 ) -> Metadata:
-    """The checkpoint's manifest. Nothing before this very last write makes it one."""
+    """The checkpoint's manifest. Nothing before this very last write makes it one. `alone`: nobody else may put it, so
+    that what was written may go if the storage refuses; else it may be in use already."""
     metadata = Metadata(
         manifest.FORMAT,
         store.job,
@@ -216,9 +224,10 @@ async def commit(
     checked = manifest.decode_metadata(encoded, f"the checkpoint of step {attempt.folder.step}")
     await check_term(store, attempt.term)
     try:
-        async with giving_back(store, attempt, committing=True) as others:
-            if parts[0].kind == BYTES:
-                others.append(attempt.bytes_path)
+        async with AsyncExitStack() as given_back:
+            if alone:
+                others = await given_back.enter_async_context(giving_back(store, attempt, committing=True))
+                others += [attempt.bytes_path] if parts[0].kind == BYTES else []
             await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
     except ObjectExists:
         store.forget(attempt.folder)

@@ -96,7 +96,8 @@ def _raise(what: str, stuck: list[_Call], seconds: float) -> NoReturn:
 
 
 class WatchedStorage:
-    """Any storage, with its calls known to whoever watches."""
+    """Any storage, with its calls known to whoever watches. One that is made of several, each of which is watched, says
+    so by `is_watched`: its own calls tell nothing more."""
 
     def __init__(self, inner: StorageBackend) -> None:
         self.inner = inner
@@ -115,7 +116,7 @@ class WatchedStorage:
     def _call(self, operation: str, path: str, size: int = 0) -> Iterator[_Call]:
         call = _Call(f"{operation} {self.inner.url}/{path}", size)
         watch = _current.get()
-        if watch is None:
+        if watch is None or getattr(self.inner, "is_watched", False):
             yield call
             return
         watch.calls.add(call)

@@ -10,9 +10,11 @@ is over say nothing to anybody.
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -21,8 +23,10 @@ from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
-from strata.errors import ObjectNotFound, RankFailed
+from strata.errors import ObjectNotFound, RankFailed, StrataError
 from strata.storage import ObjectInfo
+
+logger = logging.getLogger("strata.checkpoint")
 
 T = TypeVar("T")
 RUNS = "runs"
@@ -49,6 +53,9 @@ class Words:
         self._node = socket.gethostname()
         is_local = store.storage.url.startswith(("file:", "memory:"))
         self._has_spoken = False
+        self._has_heard = False
+        """Anything of rank 0, whose first word takes back what was said before."""
+        self._telling: set[asyncio.Future[None]] = set()
         self._pace = LOCAL_SECONDS if is_local else REMOTE_SECONDS
 
     # -- said --------------------------------------------------------------------------------------------------------
@@ -65,8 +72,8 @@ class Words:
     async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         await self._put(save, word)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> None:
-        """Rank 0 alone commits."""
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+        return True
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:
         """Nobody else keeps a list of them."""
@@ -75,7 +82,19 @@ class Words:
         await self._put(f"{save}-{self.rank}", Done(self._node, part, copies=copies))
 
     async def failed(self, save: str, why: str) -> None:
-        await self._put(f"{save}-{self.rank}", Done(self._node, failed=why))
+        done = Done(self._node, failed=why)
+        await self._put(f"{save}-{self.rank}", done)
+        if not self._has_heard:
+            telling = asyncio.ensure_future(self._tell_again(save, done))  # which may be a while
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _tell_again(self, save: str, done: Done) -> None:
+        try:
+            await self._hear(save, Word, "has not begun it")
+            await self._put(f"{save}-{self.rank}", done)
+        except StrataError as error:
+            logger.info("nobody was told that %s failed here: %s", save, error)
 
     async def over(self, save: str, outcome: Outcome) -> None:
         await self._put(f"{save}-over", outcome)
@@ -97,13 +116,14 @@ class Words:
 
     async def _is_over(self, entries: Sequence[ObjectInfo], term: int) -> bool:
         for entry in entries:
-            name = entry.path.rpartition("/")[2].removesuffix(".json")
-            told = await self._look_at(entry.path, Names) if name == "names" else None
-            if told is not None:
-                return told.term < term
-            word = await self._look_at(entry.path, Word) if "-" not in name else None
-            if word is not None and word.term is not None:
-                return word.term.term < term
+            with suppress(RankFailed):  # what cannot be read, as of another version, does not tell
+                name = entry.path.rpartition("/")[2].removesuffix(".json")
+                told = await self._look_at(entry.path, Names) if name == "names" else None
+                if told is not None:
+                    return told.term < term
+                word = await self._look_at(entry.path, Word) if "-" not in name else None
+                if word is not None and word.term is not None:
+                    return word.term.term < term
         return time.time() - max(entry.modified for entry in entries) > OVER_SECONDS
 
     # -- heard -------------------------------------------------------------------------------------------------------
@@ -113,7 +133,10 @@ class Words:
         return found.names
 
     async def word(self, save: str) -> Word:
-        return await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
+        found = await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
+        for telling in self._telling:  # of a save before this one
+            telling.cancel()
+        return found
 
     async def outcome(self, save: str, is_committed: Callable[[], Awaitable[bool]]) -> Outcome:
         """The checkpoint itself says it, too."""
@@ -192,7 +215,9 @@ class Words:
         async def look() -> T | None:
             return await self._look(name, kind)
 
-        return await self._until(look, lambda: self._silence(silence))
+        found = await self._until(look, lambda: self._silence(silence))
+        self._has_heard = True
+        return found
 
     def _silence(self, what: str) -> str:
         return (

@@ -89,7 +89,10 @@ class Session:
                 registered = await self._present()
                 return await self._asked(method, registered, within, fields)
         except TimeoutError:
-            raise RpcError(Status.UNAVAILABLE, f"the coordinator did not answer {method} within {within:g} s") from None
+            told = f"the coordinator did not answer {method} within {within:g} s"
+            if self.registered is None and self._refusal:
+                told = f"worker {self.who.worker!r} was not let in within {within:g} s: {self._refusal}"
+            raise RpcError(Status.UNAVAILABLE, told) from None
 
     async def _asked(self, method: str, registered: pb.RegisterResponse, within: float, fields: dict[str, Any]) -> Any:
         kind = request_for(method)
@@ -223,13 +226,16 @@ class Session:
 
         async def all_of_them() -> None:
             for carry_out in list(wanted):
-                await carry_out(command)
+                await _tried(carry_out, command)
 
         task = self._under_way[key] = asyncio.ensure_future(all_of_them())
-        task.add_done_callback(lambda done: self._carried_out(key, command, done))
+        task.add_done_callback(lambda _: self._under_way.pop(key))
 
-    def _carried_out(self, key: tuple[int, int], command: pb.Command, task: asyncio.Task[None]) -> None:
-        del self._under_way[key]
-        if not task.cancelled() and task.exception() is not None:
-            kind = pb.Command.Kind.Name(command.kind)
-            logger.warning("%s of attempt %d failed: %s", kind, command.attempt, task.exception())
+
+async def _tried(carry_out: CarryOut, command: pb.Command) -> None:
+    """It may be meant for another who hears it after this one: that one is not to miss it."""
+    try:
+        await carry_out(command)
+    except Exception as error:  # noqa: BLE001  of whoever carries it out: it is logged, and the command comes again
+        kind = pb.Command.Kind.Name(command.kind)
+        logger.warning("%s of attempt %d failed: %s", kind, command.attempt, error)

@@ -2,11 +2,14 @@
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,13 @@ from strata.errors import (
     Refused,
     SaveReplaced,
     SaveSkipped,
+    StorageFull,
     Superseded,
     Unstorable,
 )
+from strata.rpc import RpcError, Status
 from strata.storage import LocalStorage
+from strata.testing.faulty import FaultyStorage
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -317,11 +323,11 @@ class Dead(BaseException):
     """What a process that is killed raises: nobody gets to see it."""
 
 
-async def _never(*_: Any) -> None:
+async def _never(*_: Any, **__: Any) -> None:
     raise Dead
 
 
-async def _fails(*_: Any) -> None:
+async def _fails(*_: Any, **__: Any) -> None:
     raise RankFailed("this process is dead")
 
 
@@ -557,9 +563,9 @@ def test_a_second_manager_of_the_job_does_not_speak_for_the_first(
             other.load()
         real = crewsaver.commit
 
-        async def late(*given: Any) -> Any:
+        async def late(*given: Any, **how: Any) -> Any:
             await asyncio.sleep(2)  # some heartbeats
-            return await real(*given)
+            return await real(*given, **how)
 
         monkeypatch.setattr(crewsaver, "commit", late)
         manager.save(b"20", step=20)
@@ -686,3 +692,223 @@ def test_ranks_of_two_starts_save_nothing_together(tmp_path: Path, running: Coor
         with pytest.raises(Superseded, match="left over from an earlier start"):
             crew.managers[1].save(state_of(1, 20), 20)
     assert stored(tmp_path / "ck") == []
+
+
+def test_a_rank_that_fails_before_rank_0_has_begun_and_goes_on_keeps_nobody_waiting(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path, running) as crew:
+        save(crew, 1)
+        with pytest.raises(InvalidInput):
+            crew.managers[1].save(state_of(1, 2), 2, metrics={"loss": "none"})
+        with ThreadPoolExecutor() as threads:
+            ahead = threads.submit(crew.managers[1].save, state_of(1, 3), 3)
+            time.sleep(0.5)
+            with pytest.raises(RankFailed, match="the metric 'loss' must be"):
+                crew.managers[0].save(state_of(0, 2), 2)
+            crew.managers[0].save(state_of(0, 3), 3)
+            ahead.result()
+
+
+def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_same(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has begun, did not hear so, and goes the other way; rank 1 did hear it."""
+    config = CheckpointManagerConfig(ranks_seconds=60, coordinator_seconds=3)
+    with a_crew(tmp_path, running, config=config) as crew:
+        save(crew, 1)
+        seat, inner = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage.inner
+        assert seat is not None
+        real, is_gone = seat.joined.call, threading.Event()
+
+        async def begin_and_hear_nothing(method: str, **given: Any) -> Any:
+            answer = await real(method, **given)
+            if method == "BeginCheckpoint":
+                await asyncio.sleep(1)  # rank 1 hears it
+                running.kill()
+                is_gone.set()
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return answer
+
+        class Broken(FaultyStorage):
+            @asynccontextmanager
+            async def open_writer(self, path: str, **given: Any) -> AsyncIterator[Any]:
+                await asyncio.to_thread(is_gone.wait)
+                raise StorageFull("the disk is full", storage="here")
+                yield
+
+        monkeypatch.setattr(seat.joined, "call", begin_and_hear_nothing)
+        monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", Broken(inner))
+        with pytest.raises(RankFailed, match="could not save its part: the disk is full"):
+            save(crew, 2)
+
+
+def test_what_rank_0_cannot_commit_and_another_does_is_whole(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 1 is asked to, since rank 0 takes so long; and its manifest lands when rank 0 has seen none."""
+    with a_crew(tmp_path, running) as crew:
+        save(crew, 1)
+        is_asked, is_looked_for, is_there = asyncio.Event(), asyncio.Event(), threading.Event()
+
+        class Refusing(FaultyStorage):
+            async def put_if_absent(self, path: str, data: Any) -> None:
+                if path.endswith("metadata.json"):
+                    await is_asked.wait()
+                    raise StorageFull("there is no room", storage=self.url, key=path)
+                await super().put_if_absent(path, data)
+
+            async def delete_many(self, paths: Iterable[str]) -> None:
+                is_looked_for.set()
+                await super().delete_many(paths)
+
+        class Late(FaultyStorage):
+            async def put_if_absent(self, path: str, data: Any) -> None:
+                if path.endswith("metadata.json"):
+                    is_asked.set()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(is_looked_for.wait(), 2)
+                await super().put_if_absent(path, data)
+                if path.endswith("metadata.json"):
+                    is_there.set()
+
+        for manager, kind in zip(crew.managers, (Refusing, Late), strict=True):
+            storage = manager._checkpoints.store.storage
+            monkeypatch.setattr(storage, "inner", kind(storage.inner))
+        with suppress(StorageFull):
+            save(crew, 2)
+        assert is_there.wait(20)
+        with CheckpointReader(tmp_path) as reader:
+            reader.verify(2)
+
+
+def test_what_is_replaced_before_the_coordinator_has_answered_is_not_begun_later(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CheckpointManagerConfig(ranks_seconds=20, when_busy="replace")
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=config) as manager:
+        manager.save(b"1", step=1)
+        assert manager._seat is not None
+        real, tries, is_asked = manager._seat.joined.call, [0], threading.Event()
+
+        async def unheard(method: str, **given: Any) -> Any:
+            if method == "BeginCheckpoint" and given.get("place") and given["step"] == 2:
+                tries[0] += 1
+                is_asked.set()
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return await real(method, **given)
+
+        monkeypatch.setattr(manager._seat.joined, "call", unheard)
+        manager.save_async(b"2", step=2)
+        assert is_asked.wait(10)
+        manager.save(b"3", step=3)
+        before = tries[0]
+        time.sleep(1)  # some more tries
+        assert tries[0] == before
+    assert [step for step, _ in listed(running)] == [1, 3]
+
+
+def test_what_must_be_the_same_is_compared_though_one_rank_has_tried_more_often(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path, running) as crew:
+        with pytest.raises(InvalidInput):
+            crew.managers[1].save(state_of(1, 1), 1, metrics={"loss": "none"})
+        with pytest.raises(RankFailed, match="not the same on all ranks"):
+            crew.save([{"same": Replicated(np.arange(6) + rank)} for rank in range(2)], 1)
+        assert crew.managers[0].list_checkpoints() == []
+
+
+class Kept:
+    """An object that is a state."""
+
+    def __init__(self) -> None:
+        self.tree = {"w": np.arange(1000)}
+
+    def strata_state(self) -> dict[str, Any]:
+        return self.tree
+
+    def load_strata_state(self, tree: dict[str, Any]) -> None:
+        self.tree = tree
+
+
+def test_damage_of_a_step_that_was_asked_for_is_none_of_the_point(tmp_path: Path, running: CoordinatorProcess) -> None:
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=CONFIG) as manager:
+        for step in (10, 20):
+            manager.save(Kept(), step=step)
+    for file in tmp_path.rglob("step_10/part-0-*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with CheckpointManager(tmp_path, coordinator_url=running.address, config=CONFIG) as manager:
+        manager.load(into=Kept())
+        with pytest.raises(CheckpointDamaged):
+            manager.load(10, into=Kept())
+        for file in tmp_path.rglob("step_20/part-0-*.safetensors"):
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        with Client(running.address) as client:
+            assert client.call("LatestCheckpoint").checkpoint.step == 20
+            with pytest.raises(CheckpointDamaged):
+                manager.load(20, into=Kept())
+            assert client.call("LatestCheckpoint").checkpoint.step == 10
+
+
+def test_a_rank_that_does_not_see_what_all_go_on_from_is_told_by_the_name_of_its_machine(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    with a_crew(here, running) as crew:
+        save(crew, 10)
+        shutil.copytree(here, elsewhere)
+        save(crew, 20)
+    world = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+    with (
+        CheckpointManager(here, rank=0, **world) as first,
+        CheckpointManager(elsewhere, rank=1, **world) as second,
+        ThreadPoolExecutor() as threads,
+    ):
+        loading = threads.submit(first.load)
+        for _ in range(2):  # and takes no other, however often it asks
+            with pytest.raises(InvalidInput, match=f"rank 1 on {socket.gethostname()} does not see it in"):
+                second.load()
+        assert_same(loading.result(), bare(0, 20))
+    with Client(running.address) as client:
+        assert client.call("LatestCheckpoint").checkpoint.step == 20
+
+
+def test_what_was_committed_without_the_coordinator_is_so_on_all_ranks_whatever_it_says_of_it(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 did not hear that it has begun, and commits in the other way; its next save gives up what it had begun,
+    before rank 1 has seen the commit."""
+    with a_crew(tmp_path, running, config=HASTY) as crew:
+        save(crew, 1)
+        seat, storage = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage
+        assert seat is not None
+        real, is_cut = seat.joined.call, threading.Event()
+
+        async def cut_off(method: str, **given: Any) -> Any:
+            answer = None if is_cut.is_set() else await real(method, **given)
+            if method == "BeginCheckpoint" and given["step"] == 2:
+                is_cut.set()
+            if is_cut.is_set():
+                raise RpcError(Status.UNAVAILABLE, "no answer came")
+            return answer
+
+        class Slow(FaultyStorage):
+            async def read(self, path: str, **given: Any) -> bytes:
+                try:
+                    return await super().read(path, **given)
+                finally:
+                    if path.endswith(("step_2/metadata.json", "-over.json")):
+                        await asyncio.sleep(3)
+
+        monkeypatch.setattr(seat.joined, "call", cut_off)
+        monkeypatch.setattr(storage, "inner", Slow(storage.inner))
+
+        def both(rank: int, manager: CheckpointManager) -> None:
+            manager.save(state_of(rank, 2), 2)
+            is_cut.clear()
+            monkeypatch.setattr(seat.joined, "call", real)
+            manager.save(state_of(rank, 3), 3)
+
+        crew.each(both)
+        assert crew.managers[0].list_checkpoints() == [1, 2, 3]

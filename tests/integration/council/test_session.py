@@ -165,3 +165,30 @@ def test_a_stopped_coordinator_is_silence_and_not_a_failure(running: Coordinator
         running.signal(signal.SIGCONT)
     call(session, "ListCheckpoints")
     leave(session)
+
+
+def test_each_who_carries_out_a_command_is_asked_whatever_becomes_of_the_others(running: CoordinatorProcess) -> None:
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+
+    async def fail(command: pb.Command) -> None:
+        raise Refused("this one cannot")
+
+    async def put(command: pb.Command) -> None:
+        await session.call("CommitCheckpoint", attempt=command.attempt)
+
+    session.on(pb.Command.KIND_PUT_MANIFEST, fail)
+    session.on(pb.Command.KIND_PUT_MANIFEST, put)
+    attempt = call(session, "BeginCheckpoint", step=1).attempt
+    call(session, "AckCheckpoint", attempt=attempt, digest="d", part_bytes=1)
+    status = pb.ATTEMPT_STATUS_COMMITTED
+    eventually(lambda: call(session, "GetCheckpoint", attempt=attempt).checkpoint.status == status)
+    leave(session)
+
+
+def test_who_is_refused_for_now_is_told_why_and_not_that_nobody_answered(running: CoordinatorProcess) -> None:
+    with Client(running.address, JOB) as other:
+        other.register("another", rank=0, world_size=1)
+        session = join(settings(running), Who(JOB, "w0", 0, 1))
+        with pytest.raises(RpcError, match="rank 0 is held by worker 'another'"):
+            call(session, "ListCheckpoints", within=1.0)
+    leave(session)

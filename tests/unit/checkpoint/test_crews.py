@@ -1,6 +1,8 @@
 """Many ranks, one checkpoint: what each has to write, and what each gets back."""
 
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -10,11 +12,20 @@ import numpy as np
 import pytest
 import torch
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.telling import SaveEvent
 from strata.checkpoint.words import Words
-from strata.errors import CheckpointDamaged, RankFailed, SaveFailed, SaveReplaced, StorageUnavailable, Unstorable
+from strata.errors import (
+    CheckpointDamaged,
+    InvalidInput,
+    RankFailed,
+    SaveFailed,
+    SaveReplaced,
+    StorageUnavailable,
+    Unstorable,
+)
 from strata.storage import MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.crews import Crew
@@ -169,6 +180,42 @@ def test_a_rank_whose_state_cannot_be_stored_keeps_nobody_waiting(who: int) -> N
     told = crew.each(act)
     assert "w: a builtins.object cannot be stored" in told[1 - who]
     assert crew.managers[0].load()["w"].tolist() == [1, 1, 1]
+
+
+def test_a_rank_that_fails_before_rank_0_has_said_a_word_keeps_nobody_waiting() -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60))
+    with pytest.raises(InvalidInput):
+        crew.managers[1].save({"w": np.ones(3)}, 1, metrics={"loss": "none"})
+    with ThreadPoolExecutor() as threads:
+        ahead = threads.submit(crew.managers[1].save, {"w": np.ones(3)}, 2)
+        with pytest.raises(RankFailed, match=r"rank 1 on .* could not save its part: the metric 'loss' must be"):
+            crew.managers[0].save({"w": np.ones(3)}, 1)
+        crew.managers[0].save({"w": np.ones(3)}, 2)
+        ahead.result()
+    assert crew.managers[1].list_checkpoints() == [2]
+
+
+class Unreadable:
+    """A state that tells of a file whose name is no text."""
+
+    def strata_state(self) -> Any:
+        raise OSError("cannot read \udcff.bin")
+
+    def load_strata_state(self, tree: Any) -> None: ...
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_words_that_are_no_text_are_told_too(who: int) -> None:
+    crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60))
+
+    def act(rank: int, manager: CheckpointManager) -> str:
+        with pytest.raises(OSError if rank == who else RankFailed) as caught:
+            manager.save(Unreadable() if rank == who else {"w": np.ones(3)}, 1)
+        return str(caught.value)
+
+    told = crew.each(act)
+    assert told[who] == "cannot read \udcff.bin"
+    assert r"cannot read \udcff.bin" in told[1 - who]
 
 
 def test_what_others_wrote_goes_when_rank_0_fails(tmp_path: Path) -> None:
@@ -422,3 +469,29 @@ def test_a_committed_save_is_one_whatever_becomes_of_the_words(monkeypatch: pyte
         for step in (1, 2, 3):
             crew.save([{"w": np.full(3, step)}] * 2, step)
         assert crew.managers[1].list_checkpoints() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b'{"other": 1}'])
+def test_what_other_starts_have_left_and_nobody_can_read_is_in_no_ones_way(left: bytes) -> None:
+    storage = MemoryStorage()
+    for name in ("names", "900.1"):
+        background.run(storage.write(f"default/checkpoints/runs/other/{name}.json", left))
+    with Crew(storage, 2) as crew:
+        crew.save([state_of(0), state_of(1)], 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_forked_child_does_not_speak_for_its_parent(tmp_path: Path, who: int) -> None:
+    with Crew(tmp_path, 2, config=CheckpointManagerConfig(ranks_seconds=10)) as crew:
+        crew.save([state_of(0), state_of(1)], 1)
+        child = os.fork()
+        if not child:
+            try:
+                crew.managers[who].save(state_of(who), 2)
+            except InvalidInput:
+                os._exit(0)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        crew.save([state_of(0), state_of(1)], 2)

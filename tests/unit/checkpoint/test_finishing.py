@@ -10,8 +10,10 @@ from strata.checkpoint import CheckpointManager
 from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
 from strata.checkpoint.lineage import begin_term
 from strata.checkpoint.store import Store
-from strata.errors import CheckpointDamaged, Superseded
+from strata.errors import CheckpointDamaged, StorageFull, Superseded
 from strata.storage import MemoryStorage
+from strata.storage.backend import Data
+from strata.testing.faulty import FaultyStorage
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -57,6 +59,22 @@ def test_whoever_finishes_it_and_however_often_it_is_the_same_checkpoint() -> No
     with CheckpointManager(storage) as manager:
         assert manager.load() == b"state"
         assert (manager.describe().epoch, manager.describe().metrics) == (3, {"loss": 0.5})
+
+
+def test_one_whose_manifest_the_storage_refuses_is_finished_later() -> None:
+    """The disk may be full, or this rank not be allowed to write: the parts are not its to take away."""
+    storage = MemoryStorage()
+    _, decision = decided(storage)
+    with pytest.raises(StorageFull):
+        run(finish(Store(Full(storage), "default"), decision))
+    run(finish(Store(storage, "default"), decision))
+    with CheckpointManager(storage) as manager:
+        assert manager.load() == b"state"
+
+
+class Full(FaultyStorage):
+    async def put_if_absent(self, path: str, data: Data) -> None:
+        raise StorageFull("there is no room", storage=self.url, key=path)
 
 
 def test_what_another_run_has_left_behind_is_not_finished() -> None:

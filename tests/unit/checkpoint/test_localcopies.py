@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.marks import PerRank, Replicated
-from strata.errors import CheckpointDamaged, RankFailed
+from strata.errors import CheckpointDamaged, RankFailed, StorageUnavailable
 from strata.storage import LocalStorage, MemoryStorage, StorageBackend
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.crews import Crew
@@ -140,6 +142,20 @@ def test_a_disk_that_fails_costs_the_copies_and_nothing_more(tmp_path: Path, ope
         check(crew, 3)
 
 
+@pytest.mark.parametrize("operation", ["write", "read", "read_into"])
+def test_a_disk_that_is_stuck_is_told_by_its_name(tmp_path: Path, operation: str) -> None:
+    disk = FaultyStorage(LocalStorage(tmp_path / "disk"))
+    with Machines(MemoryStorage(), [disk, tmp_path / "other"], config=replace(CONFIG, stuck_seconds=1)) as crew:
+        save(crew, 1)
+        disk.faults = Faults(stuck=1.0, only=frozenset({operation}))
+        act = partial(save, crew, 2) if operation == "write" else partial(crew.managers[0].load, timeout=1)
+        with pytest.raises(StorageUnavailable) as stuck:
+            act()
+        disk.release()
+    assert f"nothing came of {operation.partition('_')[0]} {disk.url}/" in str(stuck.value)
+    assert "memory:///default/checkpoints/step" not in str(stuck.value)
+
+
 def test_the_latest_stay_on_the_disk(tmp_path: Path) -> None:
     far, disks = MemoryStorage(), [tmp_path / "a", tmp_path / "b"]
     with Machines(far, disks) as crew:
@@ -242,3 +258,31 @@ def test_a_stretch_that_is_damaged_on_the_disk_is_read_from_behind(tmp_path: Pat
         piece.write_bytes(data)
         for found in crew.each(lambda rank, manager: manager.load()):
             assert_same(found, large(1))
+
+
+@pytest.mark.parametrize("how", ["cut", "removed"])
+def test_a_stretch_that_cannot_be_read_on_the_disk_is_read_from_behind(tmp_path: Path, how: str) -> None:
+    """One that is removed goes between the look whether it is there and the reading."""
+    far, near = MemoryStorage(), Fading(LocalStorage(tmp_path))
+    with CheckpointManager(far) as manager:
+        manager.save(large(1), step=1)
+    with Machines(far, [near] * 2) as crew:
+        crew.managers[0].load()
+        (piece,) = tmp_path.rglob("*@*")
+        if how == "cut":
+            piece.write_bytes(piece.read_bytes()[:1000])
+        near.fades = how == "removed"
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, large(1))
+
+
+class Fading(FaultyStorage):
+    """A disk from which another rank removes what was just seen there."""
+
+    fades = False
+
+    async def exists(self, path: str) -> bool:
+        found = await super().exists(path)
+        if self.fades and found and "@" in path:
+            await self.delete(path)
+        return found

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import socket
 from collections import OrderedDict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, create_default_global_save_plan
 from torch.distributed.checkpoint.planner import SavePlanner
 
-from strata import CheckpointManagerConfig
+from strata import CheckpointManagerConfig, background
 from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.checkpoint.marks import PerRank
 from strata.errors import InvalidInput, StorageUnavailable, Superseded, Unstorable
@@ -406,6 +407,17 @@ def test_ranks_that_do_not_save_the_same_are_told() -> None:
             [{"a": rows(ROWS, rank, 2)} for rank in range(2)], [StrataWriter(storage, step=step) for step in (1, 2)]
         )
     assert CheckpointReader(storage).latest_step() is None
+
+
+def test_a_root_that_is_not_shared_is_told_by_the_name_of_the_machine() -> None:
+    whole, roots = torch.arange(40.0).reshape(10, 4), [MemoryStorage(), MemoryStorage()]
+    with pytest.raises(InvalidInput, match=f"a rank on {socket.gethostname()} does not see what the coordinating rank"):
+        save_together([{"w": rows(whole, rank, 2)} for rank in range(2)], [StrataWriter(each, 1) for each in roots])
+    assert not background.run(_paths(roots[1]))
+
+
+async def _paths(storage: MemoryStorage) -> list[str]:
+    return [entry.path async for entry in storage.list_all("")]
 
 
 def test_plans_that_a_planner_keeps_are_those_of_the_next_save_too() -> None:

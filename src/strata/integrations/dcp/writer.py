@@ -9,6 +9,7 @@ A crash anywhere leaves the checkpoint before; what it wrote is removed by the n
 """
 
 import asyncio
+import socket
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +27,7 @@ from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import attempt_name
+from strata.checkpoint.lineage import Term, attempt_name, read_lineage
 from strata.checkpoint.manager import Where, _with
 from strata.checkpoint.manifest import Part, PartRef
 from strata.checkpoint.preparing import Planner
@@ -240,12 +241,23 @@ class StrataWriter(StorageWriter):
 
     async def _write_part(self, stage: Stage, attempt: Attempt) -> PartRef | None:
         store = self._run.store
+        if self._begun is None:
+            await self._check_shared(attempt.term)
         async with giving_back(store, attempt):
             part = await write_tree(store, attempt, stage, lambda count: None)
             if self._begun is None:
                 return await declare(store, attempt, part)
         self._part = part
         return None
+
+    async def _check_shared(self, term: Term) -> None:
+        """The coordinating rank has begun its term where all ranks look, before it told them."""
+        newest = (await read_lineage(self._run.store)).newest
+        if newest is None or newest.term < term.term:
+            raise InvalidInput(
+                f"a rank on {socket.gethostname()} does not see what the coordinating rank, {term.writer}, writes to "
+                f"{self._run.checkpoints.where}: all ranks must have the same storage there, and this is another"
+            )
 
     def _end_what_was_before(self) -> None:
         """A save of which no end came failed elsewhere: torch tells its caller so, and not the writer."""
