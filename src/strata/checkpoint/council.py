@@ -139,9 +139,10 @@ class Council:
     async def _call_off(self, word: Word) -> None:
         """It may have begun all the same, if rank 0 did not wait for the answer."""
         why = (word.skipped or FAILED + word.failed)[:REASON_CHARS]
-        answer = await self._asking.patiently("BeginCheckpoint", step=word.step, skip=why)
+        silence = TELL_SECONDS if self._asking.is_silent else None
+        answer = await self._asking.patiently("BeginCheckpoint", silence=silence, step=word.step, skip=why)
         if answer.status == _OPEN:
-            await self._asking.patiently("FailCheckpoint", attempt=answer.attempt, reason=why)
+            await self._asking.patiently("FailCheckpoint", silence=silence, attempt=answer.attempt, reason=why)
 
     async def _give_up_others(self, step: int) -> None:
         """Of this process's saves, which come one after the other, only the last can be under way."""
@@ -158,7 +159,8 @@ class Council:
         if found.size != self.size:
             absent = _some(set(range(self.size)) - {part.rank for part in found.parts} - {self.rank})
             raise RankFailed(
-                f"step {_step(save)} cannot be saved without ranks {absent}: they have left, or were given up"
+                f"step {_step(save)} cannot be saved without ranks {absent}: they have left, or were given up. Start "
+                "all ranks again"
             )
         told = {part.rank: Done(found.nodes[part.rank], part) for part in found.parts if part.rank != self.rank}
         await self._check_shared(told)

@@ -168,7 +168,7 @@ def superseded_by(store: Store, newest: Term | None) -> Superseded:
     who = "nobody knows who" if newest is None else f"{newest.writer} since {_when(newest.unix_seconds)}"
     return Superseded(
         f"another process writes the checkpoints in {store.storage.url}/{store.root} now ({who}): "
-        "this one must not save any more"
+        "this one must not save any more. If both are ranks of one run, give rank= and world_size= on all of them"
     )
 
 

@@ -5,6 +5,7 @@ them too.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
@@ -121,6 +122,9 @@ def show_behind(job: str, count: int) -> None:
     _numbers().behind.labels(job).set(count)
 
 
+_making = threading.Lock()
+
+
 class _Numbers:
     def __init__(self) -> None:
         from prometheus_client import Counter, Gauge, Histogram
@@ -142,6 +146,11 @@ class _Numbers:
         self.behind = Gauge("strata_checkpoint_behind", "Checkpoints on the local disk alone.", job)
 
 
-@cache
 def _numbers() -> _Numbers:
+    with _making:  # two saves may end at once, and none may be made twice
+        return _made()
+
+
+@cache
+def _made() -> _Numbers:
     return _Numbers()

@@ -127,7 +127,7 @@ def _saving(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Expl
     for number in job.unsettled:
         attempt = job.attempts[number]
         seconds = now - volatile.attempt_began.get(number, now)
-        if attempt.status == "open" and attempt.parts and seconds >= policy.patient_seconds:
+        if attempt.status == "open" and (attempt.parts or attempt.place) and seconds >= policy.patient_seconds:
             absent = _absent(attempt)
             sentence = (
                 f"saves step {attempt.step}: {len(attempt.parts)} of {len(attempt.participants)} parts are durable "
@@ -138,7 +138,11 @@ def _saving(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Expl
 
 
 def _absent(attempt: Attempt) -> list[str]:
-    return [attempt.participants[rank][0] or f"rank {rank}" for rank in attempt.absent()]
+    """Whoever says the place acknowledges last, when it has seen the others' parts: it keeps nobody waiting."""
+    ranks = sorted(attempt.absent())
+    if attempt.place and len(ranks) > 1:
+        ranks = [rank for rank in ranks if rank != min(attempt.participants)]
+    return [attempt.participants[rank][0] or f"rank {rank}" for rank in ranks]
 
 
 def _manifest(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:

@@ -139,6 +139,7 @@ class Channel:
                 split_address(name)
         self.options = options or ChannelOptions()
         self._addresses = _Addresses(names)
+        self.where = ", ".join(names)
         self._token = token if callable(token) else lambda: token
         self._tls = tls
         self._process = os.getpid()

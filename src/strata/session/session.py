@@ -89,7 +89,7 @@ class Session:
                 registered = await self._present()
                 return await self._asked(method, registered, within, fields)
         except TimeoutError:
-            told = f"the coordinator did not answer {method} within {within:g} s"
+            told = f"the coordinator at {self._channel.where} did not answer {method} within {within:g} s"
             if self.registered is None and self._refusal:
                 told = f"worker {self.who.worker!r} was not let in within {within:g} s: {self._refusal}"
             raise RpcError(Status.UNAVAILABLE, told) from None
@@ -178,7 +178,7 @@ class Session:
                 answer = await self._channel.call(remote("Register"), request, timeout_seconds=TRY_SECONDS)
             except RpcError as error:
                 found = from_rpc(error)
-                if not found.retry and not isinstance(found, RpcError):
+                if self._is_final(found):
                     raise found from None
                 self._refusal = "" if is_silence(found) else str(found)
                 self._is_silent = is_silence(found)
@@ -192,6 +192,12 @@ class Session:
             self._lost.clear()
             self._came_in.set()
             return
+
+    def _is_final(self, error: StrataError) -> bool:
+        """A token may be wrong while it is being replaced; one that was never right is not waited for."""
+        if isinstance(error, RpcError):
+            return error.status in (Status.UNAUTHENTICATED, Status.PERMISSION_DENIED) and self._previous is None
+        return not error.retry
 
     async def _stay(self) -> None:
         """Until the lease is lost, or the process superseded."""

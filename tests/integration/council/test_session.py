@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from strata.errors import Expired, InvalidInput, Refused, Superseded
 from strata.rpc import RpcError
 from strata.session import Session, Who, is_silence, join, leave
 from strata.v1 import coordinator_pb2 as pb
-from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 JOB = "session"
 
@@ -48,6 +49,26 @@ def test_it_is_heard_of_for_as_long_as_it_lasts_and_then_leaves(running: Coordin
     assert workers(running)["w0"] == "left"
     with pytest.raises(Expired, match="has left"):
         call(session, "ListCheckpoints")
+
+
+def test_a_token_that_was_never_right_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("the-right-token")
+    with coordinator(tmp_path, "--token-file", str(tmp_path / "token")) as running:
+        wrong = Config({"coordinator_url": running.address, "token": "a-wrong-token"}, {})
+        session = join(wrong, Who(JOB, "w0", 0, 1))
+        for _ in range(2):
+            with pytest.raises(RpcError, match="UNAUTHENTICATED") as refusal:
+                call(session, "ListCheckpoints", within=60)
+            assert not is_silence(refusal.value)
+        leave(session)
+
+
+def test_who_does_not_answer_is_named(running: CoordinatorProcess) -> None:
+    running.kill()
+    session = join(settings(running), Who(JOB, "w0", 0, 1))
+    with pytest.raises(RpcError, match=f"the coordinator at {running.address} did not answer ListCheckpoints"):
+        call(session, "ListCheckpoints", within=0.5)
+    leave(session)
 
 
 def test_a_process_has_one_session_for_all_who_need_it(running: CoordinatorProcess) -> None:

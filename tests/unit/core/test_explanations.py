@@ -91,6 +91,15 @@ def test_a_barrier_names_who_is_missing_and_what_it_does() -> None:
     )
 
 
+def test_who_acknowledges_last_keeps_nobody_waiting() -> None:
+    cluster, workers = ready(2)
+    cluster.begin(workers[0], 6, place="step_6 1-a")
+    cluster.pass_time(8.0, alive=workers)
+    told = of(cluster)
+    assert told.sentence == "saves step 6: 0 of 2 parts are durable after 8 s; w1 still to come"
+    assert told.culprits == ("w1",)
+
+
 def test_a_slow_part_is_named() -> None:
     cluster, workers = ready(2)
     attempt = cluster.begin(workers[0], 6).attempt

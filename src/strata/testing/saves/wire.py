@@ -36,6 +36,7 @@ class VirtualChannel:
 
     def __init__(self, network: Network, owner: Owner) -> None:
         self._network, self._owner = network, owner
+        self.where = "the simulated network"
         self.calls = 0
 
     async def call(
