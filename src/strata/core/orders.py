@@ -192,8 +192,22 @@ class ElasticOrder:
         mine = np.arange(position * size // world, (position + 1) * size // world, dtype=np.int64)
         return self.order.line(self._tail_places(mine) if batch == self._full else self._line_places(batch, mine))
 
-    def _line_places(self, batch: int, places: Indexes) -> Indexes:
-        """Where in the line the places of a full batch are."""
+    def run(self, first: int, last: int, position: int, world: int) -> Indexes:
+        """`places` of each batch from `first` to before `last`, one after the other: evaluated together, which takes a
+        fraction of the time."""
+        check_int(last, "last", most=self.batches)
+        check_int(first, "first", most=last)
+        check_int(world, "world", least=1)
+        _check_below(position, "position", world)
+        full = min(last, self._full)
+        size = self.global_batch_size
+        mine = np.arange(position * size // world, (position + 1) * size // world, dtype=np.int64)
+        batches = np.arange(first, max(first, full), dtype=np.int64)
+        found = self.order.line(self._line_places(np.repeat(batches, len(mine)), np.tile(mine, len(batches))))
+        return found if last == max(first, full) else np.concatenate([found, self.places(self._full, position, world)])
+
+    def _line_places(self, batch: int | Indexes, places: Indexes) -> Indexes:
+        """Where in the line these places of a full batch are, or of as many batches."""
         length = self._full * self._per_stream
         stream, offset = np.divmod(places, self._per_stream)
         offset += batch * self._per_stream

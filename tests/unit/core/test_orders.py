@@ -152,6 +152,21 @@ def test_batches_are_the_same_at_every_world_size(layout: ShardLayout, size: int
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@given(SMALL_LAYOUTS, st.integers(1, 40), st.booleans(), st.sampled_from(["drop", "pad", "short"]), st.data())
+def test_a_run_of_batches_is_each_of_them(
+    layout: ShardLayout, size: int, shuffle: bool, tail: Tail, data: st.DataObject
+) -> None:
+    order = ElasticOrder(layout, 5, 1, shuffle, size, tail=tail)
+    last = data.draw(st.integers(0, order.batches))
+    first = data.draw(st.integers(0, last))
+    world = data.draw(st.integers(1, 4))
+    for position in range(world):
+        one_by_one = [order.places(batch, position, world).tolist() for batch in range(first, last)]
+        assert order.run(first, last, position, world).tolist() == list(chain(*one_by_one))
+    with pytest.raises(InvalidInput, match="last"):
+        order.run(0, order.batches + 1, 0, 1)
+
+
 @given(LAYOUTS, st.integers(1, 40))
 def test_without_shuffle_batches_are_the_natural_order(layout: ShardLayout, size: int) -> None:
     order = ElasticOrder(layout, 0, 7, False, size, tail="short")
