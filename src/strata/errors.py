@@ -14,6 +14,10 @@
     │   └── NotRegistered   it is not known here (also a NotFound): register again, through recovery
     ├── CheckpointDamaged   what is stored is not what was written; the message names the file and the tensor
     ├── CheckpointMismatch  a checkpoint does not fit what it is loaded into
+    ├── DataError           a dataset cannot be read as it is; `file` and `samples` say where
+    │   ├── DataDamaged     a file is not what its format says: cut short, overwritten, or of another format
+    │   ├── DataChanged     a file is not as it was when the dataset was indexed, or is gone
+    │   └── DataMismatch    the files do not belong together: their columns differ
     ├── SaveFailed          too many background saves in a row did not succeed
     ├── SaveReplaced        a later save took the place of this one
     ├── SaveSkipped         another save was under way, and this one was not to wait
@@ -140,6 +144,39 @@ class CheckpointMismatch(StrataError):
     """The checkpoint and what it is loaded into are not of the same shape."""
 
     code = "checkpoint_mismatch"
+
+
+class DataError(StrataError):
+    """A dataset cannot be read as it is.
+
+    `file` is where. `samples` are those concerned, from the first to before the last: counted over the whole dataset if
+    it is indexed, else over the file; None for all of the file's.
+    """
+
+    code = "data"
+
+    def __init__(self, message: str, *, file: str, samples: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.file = file
+        self.samples = samples
+
+
+class DataDamaged(DataError):
+    """A file is not what its format says."""
+
+    code = "data_damaged"
+
+
+class DataChanged(DataError):
+    """A file is not as it was when the dataset was indexed, or is gone."""
+
+    code = "data_changed"
+
+
+class DataMismatch(DataError):
+    """Files of one dataset whose columns differ."""
+
+    code = "data_mismatch"
 
 
 class SaveFailed(StrataError):

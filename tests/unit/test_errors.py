@@ -7,6 +7,7 @@ import pytest
 from strata.errors import (
     BarrierFailed,
     CheckpointDamaged,
+    DataDamaged,
     InvalidInput,
     ObjectExists,
     Refused,
@@ -26,6 +27,7 @@ from strata.errors import (
         BarrierFailed("ended", missing=["a", "b"]),
         StorageUnavailable("no answer", storage="s3://x", key="k"),
         ObjectExists("taken", storage="s3://x"),
+        DataDamaged("cut short", file="a.tar", samples=(3, 9)),
     ],
 )
 def test_an_error_is_the_same_in_another_process(error: StrataError) -> None:

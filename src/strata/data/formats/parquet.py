@@ -1,0 +1,87 @@
+"""Parquet. A block is a row group; `start` is its number, `length` what its columns take uncompressed."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from strata.data.columnar import arrow
+from strata.data.damage import Damage
+from strata.data.files import File, Ranges
+from strata.data.formats.base import MAX_BLOCK_BYTES, Block, FileIndex, file_index, selected
+from strata.data.remembering import Remembered
+from strata.data.schemas import Found, plain, row_bytes, same
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TAIL_BYTES = 64 << 10
+"""Of a remote file, read in one go: most footers are no longer."""
+FOOTERS_BYTES = 64 << 20
+
+_footers: Remembered[Any] = Remembered(FOOTERS_BYTES)
+
+
+class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
+    """Parquet. Pages that have a checksum are checked against it."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return (".parquet", ".parq", ".pq")
+
+    def merge(self, found: Found) -> "pa.Schema":
+        return same(found)
+
+    def index(self, file: File) -> FileIndex:
+        footer = _footer(file)
+        schema = plain(footer.schema.to_arrow_schema())
+        width = row_bytes(schema)
+        blocks = []
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            block = Block(number, group.total_byte_size, group.num_rows)
+            if block.rows > 0 and block.rows * width > MAX_BLOCK_BYTES:
+                raise Damage(
+                    f"row group {number} says it has {block.rows} rows, which need more than {MAX_BLOCK_BYTES} bytes"
+                )
+            blocks.append(block)
+        if sum(block.rows for block in blocks) != footer.num_rows:
+            raise Damage(f"its footer says it has {footer.num_rows} rows, and its row groups say otherwise")
+        return file_index(blocks, schema)
+
+    def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
+        footer = _footer(file)
+        if block.start >= footer.num_row_groups:
+            raise Damage(f"there is no row group {block.start}")
+        group = footer.row_group(block.start)
+        with file.opened(_chunks(file, group, set(schema.names))) as source:
+            opened = arrow("parquet").ParquetFile(source, metadata=footer, page_checksum_verification=True)
+            table = opened.read_row_group(block.start, columns=schema.names, use_threads=False)
+            # Without columns, a table does not know how many rows it has.
+            return selected(table, schema) if schema.names else table.select([])
+
+
+def _footer(file: File) -> Any:
+    return _footers.get((file.path, file.version), lambda: _read_footer(file))
+
+
+def _read_footer(file: File) -> tuple[Any, int]:
+    tail = min(TAIL_BYTES, file.size)
+    with file.opened([(file.size - tail, tail)]) as source:
+        footer = arrow("parquet").ParquetFile(source).metadata
+    return footer, footer.serialized_size
+
+
+def _chunks(file: File, group: Any, columns: set[str]) -> Ranges:
+    """Where the columns lie in the file."""
+    found = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        if chunk.path_in_schema.partition(".")[0] not in columns and chunk.path_in_schema not in columns:
+            continue
+        start, length = chunk.data_page_offset, chunk.total_compressed_size
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+            start = min(start, chunk.dictionary_page_offset)
+        if start < 0 or length < 0 or start + length > file.size:
+            raise Damage(f"column {chunk.path_in_schema!r} should be where the file has already ended")
+        found.append((start, length))
+    return found

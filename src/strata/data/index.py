@@ -1,0 +1,199 @@
+"""All blocks of a dataset, in order: which block holds a sample, and the block as an Arrow table.
+
+A few numbers for each block, in arrays: millions of blocks are tens of megabytes, and any number of samples is located
+at once. An index holds what each file looked like, so that whatever changed since is an error when it is read, and
+never other samples under the same numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.core.permutation import check_inside
+from strata.data.columnar import arrow
+from strata.data.damage import Damage
+from strata.data.files import File, Folder, folder_at
+from strata.data.formats import AnyFormat, format_name
+from strata.data.formats.base import Block, Numbers
+from strata.errors import DataDamaged, InvalidInput
+from strata.storage.backend import StorageOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Change(NamedTuple):
+    """A file that is not as it was indexed."""
+
+    path: str
+    kind: Literal["changed", "missing", "added"]
+
+
+class FileTable(NamedTuple):
+    """What each file looked like, as columns: compact for a million of them."""
+
+    roots: tuple[str, ...]
+    root: NDArray[np.int32]
+    """Which of the roots, of each file."""
+    names: "pa.StringArray"
+    sizes: Numbers
+    versions: "pa.StringArray"
+
+
+class BlockTable(NamedTuple):
+    """How many blocks each file has; then, of each block, where it is for its format, its bytes and its rows."""
+
+    per_file: Numbers
+    starts: Numbers
+    lengths: Numbers
+    rows: Numbers
+
+
+class DatasetIndex:
+    """The blocks of a dataset.
+
+    format     how its files are read
+    schema     its columns, as an Arrow schema
+    rows       how many samples it has; they are numbered in the order of the files
+    blocks     how many blocks it has
+    first_row  the first sample of each block, and at the end `rows`
+    first_block  the first block of each file, and at the end `blocks`
+    file_of    the file of each block
+    starts, lengths  where a block is, for its format; `lengths` is in bytes, about what a block takes in memory
+    """
+
+    def __init__(
+        self,
+        format: AnyFormat,
+        schema: "pa.Schema",
+        files: FileTable,
+        blocks: BlockTable,
+        *,
+        options: StorageOptions | None = None,
+    ) -> None:
+        self.format = format
+        self.schema = schema
+        self.file_table = files
+        self.first_block = _sums(blocks.per_file)
+        self.starts = blocks.starts
+        self.lengths = blocks.lengths
+        self.first_row = _sums(blocks.rows)
+        self.file_of: NDArray[np.int32] = np.repeat(np.arange(len(files.sizes), dtype=np.int32), blocks.per_file)
+        self._folders: list[Folder] = [folder_at(root, options) for root in files.roots]
+
+    def __repr__(self) -> str:
+        return (
+            f"<DatasetIndex {format_name(self.format)}: {self.rows} rows in {self.blocks} blocks of {self.files} files>"
+        )
+
+    @property
+    def rows(self) -> int:
+        return int(self.first_row[-1])
+
+    @property
+    def blocks(self) -> int:
+        return len(self.starts)
+
+    @property
+    def files(self) -> int:
+        return len(self.file_table.sizes)
+
+    def file(self, number: int) -> File:
+        """A file as it was indexed."""
+        table = self.file_table
+        return File(
+            self._folders[table.root[number]],
+            table.names[number].as_py(),
+            int(table.sizes[number]),
+            table.versions[number].as_py(),
+        )
+
+    def file_rows(self) -> Numbers:
+        """How many samples each file has."""
+        rows: Numbers = np.diff(self.first_row[self.first_block])
+        return rows
+
+    def block(self, number: int) -> Block:
+        first, end = self.first_row[number : number + 2]
+        return Block(int(self.starts[number]), int(self.lengths[number]), int(end - first))
+
+    def locate(self, samples: Numbers) -> tuple[Numbers, Numbers]:
+        """The block of each of these samples, and its row in it. For many at once."""
+        check_inside(samples, "samples", self.rows)
+        blocks = np.searchsorted(self.first_row, samples, side="right") - 1
+        return blocks, samples - self.first_row[blocks]
+
+    def read(self, number: int, columns: Sequence[str] | None = None) -> "pa.Table":
+        """A block as a table: these columns (None: all), in the schema's order. From any thread, off the GIL.
+
+        DataChanged if the file is not as it was indexed; DataDamaged if the block cannot be read.
+        """
+        schema, block = self._columns(columns), self.block(number)
+        file = self.file(int(self.file_of[number]))
+        first = int(self.first_row[number])
+        with told(file, first, first + block.rows):
+            table = self.format.read(file, block, schema)
+            if schema.names and table.num_rows != block.rows:
+                raise Damage(f"{table.num_rows} rows are there, and {block.rows} were when it was indexed")
+            return table
+
+    def check(self, files: Sequence[File]) -> list[Change]:
+        """What is not as it was indexed, if the dataset consists of these files now: what `find_files` gives."""
+        now = {file.path: file for file in files}
+        changes = []
+        for number in range(self.files):
+            then = self.file(number)
+            file = now.pop(then.path, None)
+            if file is None:
+                changes.append(Change(then.path, "missing"))
+            elif (file.size, file.version) != (then.size, then.version):
+                changes.append(Change(then.path, "changed"))
+        return changes + [Change(path, "added") for path in now]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for files of the same names, rows and columns, wherever they are and whenever they were written."""
+        digest = blake2b(b"strata-dataset-1", digest_size=16)
+        for field in self.schema:
+            digest.update(f"{len(field.name)} {field.name} {field.type}\n".encode())
+        digest.update(b"\0")
+        rows = self.file_rows().astype("<i8")
+        for name, root, count in zip(self.file_table.names, self.file_table.root, rows, strict=True):
+            text = name.as_py().encode()
+            digest.update(b"%d %d " % (len(text), root) + text + count.tobytes())
+        return digest.hexdigest()
+
+    def _columns(self, columns: Sequence[str] | None) -> "pa.Schema":
+        if columns is None:
+            return self.schema
+        unknown = [name for name in columns if name not in self.schema.names]
+        if unknown or isinstance(columns, str):
+            raise InvalidInput(f"the dataset has no columns {unknown or columns!r}: it has {self.schema.names}")
+        wanted = {*columns}
+        return arrow().schema([field for field in self.schema if field.name in wanted])
+
+
+def _sums(counts: Numbers) -> Numbers:
+    """What comes before each, and at the end before none."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+@contextmanager
+def told(file: File, first: int | None = None, end: int | None = None) -> Iterator[None]:
+    """What goes wrong in reading a file, as an error that names it, and the samples from the first to before `end`."""
+    pa = arrow()
+    try:
+        yield
+    except (Damage, pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        file.check()  # damage to a file that changed is no wonder: that it changed is what to say
+        samples = None if first is None or end is None else (first, end)
+        rows = f" (samples {samples[0]} to {samples[1] - 1})" if samples else ""
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise DataDamaged(
+            f"{file.path}{rows} is damaged, or not of the format it is read as: {why}", file=file.path, samples=samples
+        ) from error
