@@ -2,13 +2,17 @@
 
 from typing import Any, TypeAlias
 
+from strata.data.formats.csv import Csv
+from strata.data.formats.jsonl import Jsonl
 from strata.data.formats.parquet import Parquet
 from strata.errors import InvalidInput
 
-AnyFormat: TypeAlias = Parquet
+AnyFormat: TypeAlias = Parquet | Csv | Jsonl
 
 FORMATS: dict[str, type[AnyFormat]] = {
     "parquet": Parquet,
+    "csv": Csv,
+    "jsonl": Jsonl,
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.core.ids import check_int
 from strata.core.permutation import MAX_SIZE
 from strata.data.damage import Damage
 from strata.data.files import File
@@ -88,6 +89,11 @@ def file_index(blocks: Iterable[Block], schema: "pa.Schema | None") -> FileIndex
     if sum(block.rows for block in kept) > MAX_SIZE:
         raise Damage(f"it says it has more than {MAX_SIZE} rows")
     return FileIndex(starts, lengths, rows, schema)
+
+
+def check_block_bytes(block_bytes: int) -> None:
+    """InvalidInput for what no block can be."""
+    check_int(block_bytes, "block_bytes", least=1, most=MAX_VALUE_BYTES)
 
 
 def check_gzip(head: bytes) -> None:
