@@ -1,5 +1,9 @@
 """Datasets: every sample exactly once, from any format, local or on object storage.
 
+loader                  batches for a training loop
+sampler                 the same order and resume for torch's own DataLoader
+runs, held, columns     many batches put together at once, from decoded blocks in memory
+position, output        where a loader stands; what batches are given as
 finding, files          which files a path means, and their bytes
 formats                 one module for each: what blocks a file has, and a block as an Arrow table
 index, indexing         all blocks of all files, and which of them holds a sample
@@ -7,3 +11,11 @@ indexfile               the index as one small file
 schemas                 whether the columns of files fit together
 columnar                pyarrow, which only this package needs: it is imported when first used
 """
+
+from strata.data.index import DatasetIndex
+from strata.data.indexfile import load_index, save_index
+from strata.data.indexing import index_dataset
+from strata.data.loader import Loader
+from strata.data.sampler import ResumableSampler
+
+__all__ = ["DatasetIndex", "Loader", "ResumableSampler", "index_dataset", "load_index", "save_index"]

@@ -142,6 +142,15 @@ class DatasetIndex:
                 raise Damage(f"{table.num_rows} rows are there, and {block.rows} were when it was indexed")
             return table
 
+    def place_of(self, number: int) -> str:
+        """Where a block is, as people say it."""
+        first, end = self.first_row[number : number + 2].tolist()
+        return f"{self.file(int(self.file_of[number])).path} (samples {first} to {end - 1})"
+
+    def check_columns(self, columns: Sequence[str] | None) -> None:
+        """InvalidInput unless the dataset has them."""
+        self._columns(columns)
+
     def check(self, files: Sequence[File]) -> list[Change]:
         """What is not as it was indexed, if the dataset consists of these files now: what `find_files` gives."""
         now = {file.path: file for file in files}

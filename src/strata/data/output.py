@@ -1,0 +1,62 @@
+"""What batches are given as: numpy arrays, Arrow tables or torch tensors, without a copy where the type allows it."""
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from strata.data.runs import Batch
+from strata.errors import InvalidInput
+
+Output: TypeAlias = Literal["numpy", "arrow", "torch"]
+
+
+def as_output(output: Output, map: Callable[[Batch], Any] | None) -> Callable[[Batch], Any]:
+    """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone."""
+    if output not in _MADE:
+        raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
+    make = _MADE[output]
+
+    def finish(batch: Batch) -> Any:
+        mapped = batch if map is None else map(batch)
+        return make(mapped) if isinstance(mapped, dict) else mapped
+
+    return finish
+
+
+def _numpy(batch: Batch) -> Any:
+    return batch
+
+
+def _arrow(batch: Batch) -> Any:
+    import pyarrow as pa
+
+    return pa.table({name: _arrow_column(values) for name, values in batch.items()})
+
+
+def _arrow_column(values: Any) -> Any:
+    import pyarrow as pa
+
+    if not isinstance(values, np.ndarray) or values.ndim == 1:
+        return pa.array(values)
+    inner = values.reshape(-1)
+    for size in reversed(values.shape[1:]):
+        inner = pa.FixedSizeListArray.from_arrays(inner, size)
+    return inner
+
+
+def _torch(batch: Batch) -> Any:
+    import torch
+
+    return {name: torch.from_numpy(values) if _is_number(values) else _listed(values) for name, values in batch.items()}
+
+
+def _is_number(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biufc"
+
+
+def _listed(values: Any) -> Any:
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+_MADE: dict[str, Callable[[Batch], Any]] = {"numpy": _numpy, "arrow": _arrow, "torch": _torch}

@@ -1,0 +1,90 @@
+"""Where a loader stands, and everything that its order depends on: small, plain, and the same on all ranks."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from strata.core.orders import MAX_STREAMS, ElasticOrder, ShardLayout, Tail
+from strata.errors import InvalidInput
+
+FORMAT = "strata-data-1"
+OPEN_SHARE = 4
+"""By default no more than one in so many shards of an epoch is open at once."""
+
+_FIXED = ("total_samples", "shard_size", "global_batch_size", "seed", "shuffle", "streams", "window_shards", "tail")
+
+
+class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`batch` is the next one of the epoch."""
+
+    fingerprint: str
+    total_samples: int
+    shard_size: int
+    global_batch_size: int
+    seed: int
+    shuffle: bool
+    streams: int
+    window_shards: int
+    tail: Tail
+    epoch: int
+    batch: int
+    format: str = FORMAT
+
+    def at(self, epoch: int, batch: int) -> Self:
+        return msgspec.structs.replace(self, epoch=epoch, batch=batch)
+
+    def plain(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> "Position":
+        try:
+            found = msgspec.convert(dict(state), Position)
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            raise InvalidInput(f"this is no state of a loader: {error}") from error
+        if found.format != FORMAT:
+            raise InvalidInput(f"the state of the loader has format {found.format!r}, and this one knows {FORMAT!r}")
+        return found
+
+
+def resumed(own: Position, found: Position) -> Position:
+    """Where a loader that was made like `own` goes on. InvalidInput if that would give other samples than were left. At
+    the beginning of an epoch none are left over, and it may be read in another order."""
+    if found.fingerprint != own.fingerprint:
+        raise InvalidInput(
+            "the data is not what it was when this state was saved: files, their numbers of rows or columns differ "
+            f"(fingerprint {found.fingerprint[:16]} then, {own.fingerprint[:16]} now)"
+        )
+    if found.batch == 0:
+        return own.at(found.epoch, 0)
+    others = [name for name in _FIXED if getattr(own, name) != getattr(found, name)]
+    if others:
+        told = ", ".join(f"{name} {getattr(found, name)!r} then, {getattr(own, name)!r} now" for name in others)
+        raise InvalidInput(
+            f"an epoch cannot go on in another order than it began: {told}. Make the loader as it was; the next epoch "
+            "may be read as you like"
+        )
+    return found
+
+
+def streams_for(layout: ShardLayout, global_batch_size: int, window_shards: int, shuffle: bool) -> int:
+    """As many as divide the batch, while few of the epoch's shards are open: a batch takes from a window of each."""
+    if not shuffle:
+        return 1
+    most = max(1, min(MAX_STREAMS, layout.shard_count // (OPEN_SHARE * max(1, window_shards))))
+    return max(each for each in range(1, most + 1) if global_batch_size % each == 0)
+
+
+def order_at(where: Position) -> ElasticOrder:
+    """The order of the epoch that this is in."""
+    return ElasticOrder(
+        ShardLayout(where.total_samples, where.shard_size),
+        where.seed,
+        where.epoch,
+        where.shuffle,
+        where.global_batch_size,
+        streams=where.streams,
+        window_shards=where.window_shards,
+        tail=where.tail,
+    )

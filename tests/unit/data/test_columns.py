@@ -1,0 +1,86 @@
+"""Columns of a block: rows of every type of Arrow's come out as they went in."""
+
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata.data.columns import Fixed, Loose, columns_of
+from strata.errors import InvalidInput
+
+pa = pytest.importorskip("pyarrow")
+
+ROWS = np.array([3, 0, 2, 2])
+PLACES = np.array([1, 0, 3, 2])
+
+
+def put(values: Any) -> Any:
+    """Rows 3, 0, 2 and 2, put to places 1, 0, 3 and 2."""
+    column = columns_of(pa.table({"x": values}), "a test")["x"]
+    out = column.room(4)
+    column.put(ROWS, out, PLACES)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "float16", "float32", "float64", "bool"])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_numbers_are_arrays_of_their_type(dtype: str, chunks: int) -> None:
+    values = np.array([1, 0, 3, 4]).astype(dtype)
+    column = pa.chunked_array([pa.array(part) for part in np.split(values, chunks)])
+    found = put(column)
+    assert found.dtype == np.dtype(dtype)
+    assert found.tolist() == values[[0, 3, 2, 2]].tolist()
+
+
+def test_vectors_are_arrays_of_two_dimensions() -> None:
+    values = pa.FixedSizeListArray.from_arrays(np.arange(12, dtype=np.float32), 3)
+    found = put(values)
+    assert found.shape == (4, 3)
+    assert found.tolist() == np.arange(12).reshape(4, 3)[[0, 3, 2, 2]].tolist()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["a", "bb", "", "dddd"],
+        [b"a", b"bb", b"", b"dddd"],
+        [[1], [], [2, 3], [4]],
+        [{"a": 1}, {"a": 2}, {"a": 3}, {"a": 4}],
+        [b"a", None, b"c", b"d"],
+        [None, "b", "c", "d"],
+    ],
+)
+def test_everything_else_is_objects(values: list[Any]) -> None:
+    found = put(pa.array(values))
+    assert found.dtype == object
+    assert found.tolist() == [values[0], values[3], values[2], values[2]]
+
+
+def test_large_and_sliced_bytes() -> None:
+    values = pa.array([b"no", b"a", b"bb", b"", b"dddd"], pa.large_binary()).slice(1)
+    assert put(values).tolist() == [b"a", b"dddd", b"", b""]
+
+
+def test_times_are_numpys() -> None:
+    days = [date(2026, 1, day) for day in (1, 2, 3, 4)]
+    assert put(pa.array(days)).tolist() == [days[0], days[3], days[2], days[2]]
+    hours = [datetime(2026, 1, 1, hour) for hour in (1, 2, 3, 4)]
+    assert put(pa.array(hours)).tolist() == [hours[0], hours[3], hours[2], hours[2]]
+
+
+def test_words_of_a_dictionary_are_words() -> None:
+    assert put(pa.array(["a", "b", "a", "c"]).dictionary_encode()).tolist() == ["a", "c", "a", "a"]
+
+
+def test_missing_floats_are_nan_and_missing_integers_are_told() -> None:
+    assert np.isnan(put(pa.array([None, 1.0, 2.0, 3.0]))[0])
+    with pytest.raises(InvalidInput, match=r"column 'x' has 1 values that are missing in a test"):
+        put(pa.array([None, 1, 2, 3]))
+
+
+def test_a_block_without_rows_has_its_columns() -> None:
+    found = columns_of(pa.table({"x": pa.array([], pa.int32()), "t": pa.array([], pa.string())}), "a test")
+    assert isinstance(found["x"], Fixed)
+    assert isinstance(found["t"], Loose)
+    assert found["x"].room(0).dtype == np.int32

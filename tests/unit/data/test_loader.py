@@ -1,0 +1,219 @@
+"""Batches from files: every sample once, the same at every world size, resumed exactly."""
+
+import threading
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.data.index import DatasetIndex
+from strata.data.indexing import index_dataset
+from strata.data.loader import Loader
+from strata.errors import DataChanged, InvalidInput
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 103
+SIZE = 10
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    """103 samples in files of 40, 0, 1 and 62, in row groups of 7."""
+    folder = tmp_path_factory.mktemp("data")
+    start = 0
+    for number, count in enumerate((40, 0, 1, 62)):
+        ids = np.arange(start, start + count)
+        table = pa.table(
+            {
+                "id": ids,
+                "vector": pa.FixedSizeListArray.from_arrays(np.repeat(ids, 3).astype(np.float32), 3),
+                "text": pa.array([f"sample {each}" for each in ids], pa.string()),
+            }
+        )
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=7)
+        start += count
+    return index_dataset(folder, "parquet")
+
+
+def loader(dataset: DatasetIndex, **given: Any) -> Loader:
+    return Loader(dataset, SIZE, **{"shard_size": 9, "window_shards": 2, "seed": 5, "tail": "short", **given})
+
+
+def ids(batches: Iterable[Any]) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def taken(from_: Loader, count: int) -> list[Any]:
+    found = []
+    for batch in from_:
+        found.append(batch)
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_has_every_sample_once_with_all_that_belongs_to_it(dataset: DatasetIndex, shuffle: bool) -> None:
+    with loader(dataset, shuffle=shuffle) as batches:
+        assert len(batches) == 11
+        epoch = list(batches)
+    assert [len(batch["id"]) for batch in epoch] == [10] * 10 + [3]
+    seen = list(chain(*ids(epoch)))
+    assert sorted(seen) == list(range(ROWS))
+    assert (seen == list(range(ROWS))) == (not shuffle)
+    for batch in epoch:
+        assert batch["vector"].dtype == np.float32
+        assert batch["vector"].tolist() == [[each] * 3 for each in batch["id"].tolist()]
+        assert batch["text"].tolist() == [f"sample {each}" for each in batch["id"].tolist()]
+
+
+def test_batches_are_those_of_the_order(dataset: DatasetIndex) -> None:
+    with loader(dataset, rank=1, world_size=3) as batches:
+        expected = [batches.samples(number).tolist() for number in range(len(batches))]
+        assert ids(batches) == expected
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_every_world_size_has_the_same_global_batches(dataset: DatasetIndex, world: int) -> None:
+    with loader(dataset) as alone:
+        expected = ids(alone)
+    parts = []
+    for rank in range(world):
+        with loader(dataset, rank=rank, world_size=world) as one:
+            parts.append(ids(one))
+    assert [list(chain(*shares)) for shares in zip(*parts, strict=True)] == expected
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_an_epoch_that_is_stopped_goes_on_at_any_world_size(dataset: DatasetIndex, data: st.DataObject) -> None:
+    with loader(dataset) as alone:
+        expected = ids(alone)
+    state: Any = None
+    seen: list[list[int]] = []
+    while len(seen) < len(expected):
+        world, count = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.integers(1, 6))
+        parts, states = [], []
+        for rank in range(world):
+            with loader(dataset, rank=rank, world_size=world) as one:
+                if state is not None:
+                    one.load_state_dict(state)
+                parts.append(ids(taken(one, count)))
+                states.append(one.state_dict())
+        assert all(each == states[0] for each in states)
+        state = states[0]
+        seen += [list(chain(*shares)) for shares in zip(*parts, strict=True)]
+    assert seen == expected
+
+
+def test_it_goes_on_where_it_was_left_and_then_with_the_next_epoch(dataset: DatasetIndex) -> None:
+    with loader(dataset) as batches:
+        first = [*ids(taken(batches, 4)), *ids(batches)]
+        assert (batches.epoch, batches.batch) == (1, 0)
+        second = ids(batches)
+        batches.set_epoch(0)
+        assert ids(batches) == first
+    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(ROWS))
+    assert first != second
+
+
+def test_who_is_sent_elsewhere_while_it_iterates_stops(dataset: DatasetIndex) -> None:
+    with loader(dataset) as batches:
+        for _ in batches:
+            batches.set_epoch(7)
+        assert (batches.epoch, batches.batch) == (7, 0)
+
+
+def test_only_what_is_wanted_is_read(dataset: DatasetIndex) -> None:
+    with loader(dataset, columns=["id"]) as batches:
+        assert all(list(batch) == ["id"] for batch in batches)
+    with pytest.raises(InvalidInput, match="no columns"):
+        loader(dataset, columns=["nothing"])
+
+
+def test_the_epoch_is_the_same_with_hardly_any_memory(dataset: DatasetIndex) -> None:
+    with loader(dataset) as roomy, loader(dataset, memory_bytes=1, threads=1) as narrow:
+        assert ids(roomy) == ids(narrow)
+        assert narrow._held.read_count > roomy._held.read_count == dataset.blocks
+
+
+def test_what_is_mapped_is_given(dataset: DatasetIndex) -> None:
+    def double(batch: Any) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        return {"id": batch["id"] * 2}
+
+    with loader(dataset) as plain, loader(dataset, map=double) as mapped:
+        assert ids(mapped) == [[2 * each for each in batch] for batch in ids(plain)]
+
+
+def test_an_error_in_map_comes_with_its_batch_and_loses_none(dataset: DatasetIndex) -> None:
+    broken = [True]
+
+    def fails_once(batch: Any) -> Any:
+        if broken[0] and 50 in batch["id"]:
+            raise ValueError("not this one")
+        return batch
+
+    with loader(dataset, map=fails_once) as batches, loader(dataset) as plain:
+        seen: list[Any] = []
+        with pytest.raises(ValueError, match="not this one"):
+            seen.extend(batches)
+        broken[0] = False
+        assert ids(seen) + ids(batches) == ids(plain)
+
+
+def test_batches_as_tensors_and_as_tables(dataset: DatasetIndex) -> None:
+    torch = pytest.importorskip("torch")
+    with (
+        loader(dataset) as plain,
+        loader(dataset, output="torch") as tensors,
+        loader(dataset, output="arrow") as tables,
+    ):
+        for arrays, batch, table in zip(plain, tensors, tables, strict=True):
+            assert isinstance(batch["vector"], torch.Tensor)
+            assert batch["vector"].tolist() == arrays["vector"].tolist() == table["vector"].to_pylist()
+            assert batch["text"] == arrays["text"].tolist() == table["text"].to_pylist()
+    with pytest.raises(InvalidInput, match="output"):
+        loader(dataset, output="pandas")
+
+
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": np.arange(100)}), path, row_group_size=10)
+    index = index_dataset(path, "parquet")
+    with Loader(index, 10, shuffle=False, memory_bytes=1) as batches:
+        seen = taken(batches, 1)
+        pq.write_table(pa.table({"id": np.arange(50)}), path, row_group_size=10)
+        with pytest.raises(DataChanged, match=r"a\.parquet changed"):
+            list(batches)
+    assert ids(seen) == [list(range(10))]
+
+
+def test_the_state_is_small_and_of_other_data_refused(dataset: DatasetIndex, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": np.arange(ROWS)}), tmp_path / "a.parquet")
+    with loader(dataset) as batches, loader(index_dataset(tmp_path, "parquet")) as other:
+        taken(batches, 3)
+        state = batches.state_dict()
+        assert len(repr(state)) < 500
+        with pytest.raises(InvalidInput, match="the data is not what it was"):
+            other.load_state_dict(state)
+
+
+def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
+    with Loader(index_dataset(tmp_path, "parquet"), 10) as batches:
+        assert len(batches) == 0
+        assert list(batches) == []
+
+
+@pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_that_cannot_be_is_refused(dataset: DatasetIndex, rank: int, world: int) -> None:
+    with pytest.raises(InvalidInput):
+        loader(dataset, rank=rank, world_size=world)
