@@ -269,6 +269,7 @@ class CrewSaver(Saver):
         if self._leads:
             try:
                 found, others = await self._gathered(store, attempt, save, part)
+                save.handle.decide()
             except BaseException:
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])

@@ -28,6 +28,7 @@ class SaveHandle:
         """Why it was not saved at all, if it was not."""
         self.told = False
         """Whether somebody has been raised its failure."""
+        self._is_given_up = self._is_decided = False
         self._staged = threading.Event()
         self._future: Future[Report] = Future()
         self._future.set_running_or_notify_cancel()
@@ -102,6 +103,17 @@ class SaveHandle:
         return self
 
     # -- for the manager ---------------------------------------------------------------------------------------------
+
+    def give_up(self) -> bool:
+        """For a later one: whether that is still possible. It and `decide` are for the loop alone, so one is first."""
+        self._is_given_up = self._is_given_up or not self._is_decided
+        return self._is_given_up
+
+    def decide(self) -> None:
+        """From here on the commit may have been made: it is finished, and not given up any more."""
+        if self._is_given_up:
+            raise asyncio.CancelledError
+        self._is_decided = True
 
     def staged(self) -> None:
         self._staged.set()

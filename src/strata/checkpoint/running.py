@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -9,6 +10,8 @@ from typing import Any
 
 from strata import background
 from strata.checkpoint.handle import SaveHandle
+
+logger = logging.getLogger("strata.checkpoint")
 
 
 class Running:
@@ -26,16 +29,18 @@ class Running:
         self.over.add_done_callback(_unfinished.pop)
         self._loop.call_soon_threadsafe(self._begin)
 
-    def cancel(self) -> None:
-        """From any thread."""
-        self._loop.call_soon_threadsafe(self._cancel)
+    def give_up_for(self, step: int) -> None:
+        """From any thread. One whose commit may have been made is finished all the same."""
+        self._loop.call_soon_threadsafe(self._give_up_for, step)
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
-    def _cancel(self) -> None:
-        if self._task is not None:
+    def _give_up_for(self, step: int) -> None:
+        if self._task is not None and not self.handle.done() and self.handle.give_up():
+            logger.warning("step %d is given up for step %d", self.handle.step, step)
+            self.handle.report.notes.append(f"replaced by step {step}")
             self._task.cancel()
 
     def _end(self, task: "asyncio.Task[None]") -> None:

@@ -258,12 +258,10 @@ class Saver:
             self.telling.skipped(handle.report, handle.skipped)
             return False
         if self._config.when_busy == "replace":
-            logger.warning("step %d is given up for step %d", running.step, handle.step)
-            running.report.notes.append(f"replaced by step {handle.step}")
-            self._running.cancel()
-        else:
-            handle.report.notes.append(f"waited for step {running.step}")
+            self._running.give_up_for(handle.step)
         self._running.over.result()
+        if running.status != "replaced":
+            handle.report.notes.append(f"waited for step {running.step}")
         return True
 
     def _free_arena(self) -> None:
@@ -345,6 +343,7 @@ class Saver:
         return attempt.folder
 
     async def _commit(self, store: Store, attempt: Attempt, save: "_Save", part: Part, reference: PartRef) -> None:
+        save.handle.decide()
         await commit(store, attempt, [part], [reference])
 
     @asynccontextmanager
