@@ -15,6 +15,7 @@ import msgspec
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import Metadata, PartRef
 from strata.checkpoint.store import Folder
+from strata.errors import RankFailed, SaveReplaced, SaveSkipped, StrataError
 
 REPLACED = "a later save took its place"
 
@@ -50,6 +51,21 @@ class Outcome(msgspec.Struct, frozen=True):
     failed: str = ""
     certain: bool = True
     replaced: bool = False
+
+
+def check_made(word: Word) -> None:
+    """Raises what became of a save, if rank 0 does not make it."""
+    if word.skipped:
+        raise SaveSkipped(word.skipped)
+    if word.failed:
+        raise given_up(word.step, word)
+
+
+def given_up(step: int, told: Word | Outcome) -> StrataError:
+    """To be raised: what became of it on rank 0 becomes of it here."""
+    if told.replaced:
+        return SaveReplaced(f"the save of step {step} was given up for a later one")
+    return RankFailed(f"rank 0 gave up the save of step {step}: {told.failed}")
 
 
 class Agreement(Protocol):
@@ -93,7 +109,7 @@ class Agreement(Protocol):
         """Rank 0: these checkpoints are not kept any more."""
 
     async def names(self, save: str) -> list[str]:
-        """Of rank 0's arrays, at the time of this save."""
+        """Of rank 0's arrays, at the time of this save; or what became of it, if it is not made: see `check_made`."""
 
     async def word(self, save: str) -> Word:
         """What rank 0 says of it."""

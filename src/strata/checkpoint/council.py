@@ -71,12 +71,18 @@ class Council:
         self._where = f"{store.storage.url}/{store.root}"
         self._begun: dict[str, _Begun] = {}
         self._heard: dict[str, Word] = {}
+        self._ended = ""
+        """The save of which the coordinator knows, last, that it was given up."""
         self._numbers: dict[str, int] = {}
         """By place: the coordinator's numbers of checkpoints that are not removed yet."""
         self.generation: int | None = None
         """The one that this process went on or saved in, last."""
         self._called_off: dict[int, str] = {}
         """Why the last try to save a step was given up: it may be tried again."""
+        self._off: dict[int, Word] = {}
+        """Steps that rank 0 gave up before they were begun, since it last began one."""
+        self._is_off_forgotten = False
+        """Whether the coordinator was told of them before it heard where all ranks go on from."""
         self._unsure: int | None = None
         """A step that was begun, perhaps: no answer came."""
         self._telling: dict[asyncio.Future[None], int] = {}
@@ -112,7 +118,7 @@ class Council:
                 f"this rank goes on from {'the start' if base is None else base[0].name}, and the job from {there} "
                 f"({point.reason}): all ranks must load again"
             )
-        self.generation, self._unsure = point.generation, None
+        self.generation, self._unsure, self._is_off_forgotten = point.generation, None, True
 
     async def tell_names(self, names: list[str], term: Term | None) -> None:
         if term is not None:
@@ -120,11 +126,13 @@ class Council:
 
     async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         if word.skipped or word.failed:
-            if save not in self._begun:
+            if save not in self._begun and save != self._ended:
+                self._off[word.step] = word
                 await self._call_off(word)
             return
         assert word.term is not None
         await self._give_up_others(word.step)
+        await self._call_off_again(word.step)
         place = f"{word.folder} {word.attempt}"
         self._unsure = word.step
         answer = await self._asking.patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
@@ -135,6 +143,7 @@ class Council:
             raise Conflict(f"step {word.step} is saved already, as attempt {answer.attempt} of this job")
         self._begun[save] = _Begun(answer.attempt, word.term)
         self._numbers[place] = answer.attempt
+        self._off, self._is_off_forgotten = {}, False
 
     async def _call_off(self, word: Word) -> None:
         """It may have begun all the same, if rank 0 did not wait for the answer."""
@@ -143,6 +152,13 @@ class Council:
         answer = await self._asking.patiently("BeginCheckpoint", silence=silence, step=word.step, skip=why)
         if answer.status == _OPEN:
             await self._asking.patiently("FailCheckpoint", silence=silence, attempt=answer.attempt, reason=why)
+
+    async def _call_off_again(self, step: int) -> None:
+        """Ranks that come late still wait for those; what is said of the step that is saved now is another try."""
+        self._off.pop(step, None)
+        for word in self._off.values() if self._is_off_forgotten else ():
+            with suppress(Refused):  # it was saved by the process that this one was before
+                await self._call_off(word)
 
     async def _give_up_others(self, step: int) -> None:
         """Of this process's saves, which come one after the other, only the last can be under way."""
@@ -214,6 +230,7 @@ class Council:
             await self._asking.call("FailCheckpoint", attempt=begun.attempt, reason=why)
             if outcome.certain:  # were it decided, it would be put again and again
                 await self._asking.report_damage(begun.attempt, why)
+        self._ended = save
         self._begun.pop(save, None)  # what could not be told is told before the next one
 
     async def forget(self, save: str) -> None:
@@ -308,7 +325,7 @@ class Council:
             await self._asking.acknowledge(begun.attempt, part, {})
         except Refused as error:
             why = (await self._await(save, begun.attempt, known=_OPEN)).reason
-            if REPLACED in why:
+            if _is_replaced(why):
                 raise SaveReplaced(f"the save of step {_step(save)} was given up for a later one") from error
             raise RankFailed(f"the save of step {_step(save)} was given up: {why or error}") from error
 
@@ -348,7 +365,7 @@ class Council:
                 self._called_off[_step(save)] = answer.reason
                 if await is_committed():  # without the coordinator, by a rank 0 that did not hear it
                     return Outcome()
-                return Outcome(answer.reason, _is_certain(answer.reason), REPLACED in answer.reason)
+                return Outcome(answer.reason, _is_certain(answer.reason), _is_replaced(answer.reason))
             known = answer.checkpoint.status or known
             if known not in (_OPEN, _DECIDED, _COMMITTED):
                 return Outcome(f"attempt {begun.attempt} is of no use any more", certain=False)
@@ -393,10 +410,16 @@ def _is_certain(reason: str) -> bool:
     return COULD_NOT_SAVE in reason
 
 
+def _is_replaced(reason: str) -> bool:
+    """Whether rank 0 says so: what another rank failed for may have these words in it, too."""
+    own = reason.partition(f"{COULD_NOT_SAVE}: ")[2] or reason
+    return own.removeprefix(FAILED) == REPLACED
+
+
 def _not_saved(step: int, answer: Any) -> Word:
     if answer.abandoned:
-        return Word(step, failed=answer.reason, replaced=REPLACED in answer.reason)
+        return Word(step, failed=answer.reason, replaced=_is_replaced(answer.reason))
     if answer.reason.startswith(FAILED):
         why = answer.reason.removeprefix(FAILED)
-        return Word(step, failed=why, replaced=REPLACED in why)
+        return Word(step, failed=why, replaced=_is_replaced(why))
     return Word(step, skipped=answer.reason)

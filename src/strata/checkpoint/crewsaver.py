@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from strata import background
-from strata.checkpoint.agreement import REPLACED, Agreement, Done, Outcome, Word
+from strata.checkpoint.agreement import REPLACED, Agreement, Done, Outcome, Word, check_made, given_up
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
@@ -159,8 +159,7 @@ class CrewSaver(Saver):
         if self._config.when_busy == "skip" and hurried:
             word = self._ask(handle, self._agreement.word(handle.name), "hearing whether rank 0 skips this save")
             if word.skipped:
-                handle.skip(word.skipped)
-                self.telling.skipped(handle.report, handle.skipped)
+                self._skipped(handle, word.skipped)
                 return False
         running.over.result()
         return True
@@ -188,7 +187,10 @@ class CrewSaver(Saver):
 
     async def _give_up(self, handle: SaveHandle, error: BaseException) -> None:
         await self._tell_failure(handle.name, handle.step, error)
-        self._failed(handle, error)
+        if isinstance(error, SaveSkipped):
+            self._skipped(handle, str(error))
+        else:
+            self._failed(handle, error)
 
     async def _tell_failure(self, name: str, step: int, error: BaseException) -> None:
         """To whoever waits for this rank."""
@@ -208,7 +210,7 @@ class CrewSaver(Saver):
                 self._said.append(name)
             await self._agreement.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
             await self._agreement.over(name, Outcome(why, certain, replaced))
-        elif not isinstance(error, RankFailed | SaveReplaced):
+        elif not isinstance(error, RankFailed | SaveReplaced | SaveSkipped):
             await self._agreement.failed(name, why)
 
     async def _say(self, what: str, words: Coroutine[Any, Any, None]) -> None:
@@ -245,10 +247,7 @@ class CrewSaver(Saver):
     async def _heard(self, save: _Save) -> Attempt:
         """Where rank 0 says that it goes."""
         step, word = save.handle.step, await self._agreement.word(save.handle.name)
-        if word.skipped:
-            raise SaveSkipped(word.skipped)
-        if word.failed:
-            raise _given_up(word.step, word)
+        check_made(word)
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None or not is_attempt_name(word.attempt):
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
@@ -294,7 +293,7 @@ class CrewSaver(Saver):
             if outcome.certain:
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])
-            raise _given_up(attempt.folder.step, outcome)
+            raise given_up(attempt.folder.step, outcome)
         self._is_compared = self._is_compared or copies is not None
 
     async def _gathered(
@@ -371,10 +370,3 @@ def _lies_elsewhere(leaf: Leaf) -> bool:
     """Whether other ranks have all of it: one that has it alone does not say that it lies in pieces."""
     shards = leaf.described.shards
     return shards is not None and not shards.pieces
-
-
-def _given_up(step: int, told: Word | Outcome) -> StrataError:
-    """To be raised: what became of it on rank 0 becomes of it here."""
-    if told.replaced:
-        return SaveReplaced(f"the save of step {step} was given up for a later one")
-    return RankFailed(f"rank 0 gave up the save of step {step}: {told.failed}")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from strata.checkpoint.agreement import Done, Outcome, Word
+from strata.checkpoint.agreement import Done, Outcome, Word, check_made
 from strata.checkpoint.council import Council
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import Metadata, PartRef
@@ -120,8 +120,8 @@ class EitherWay:
 
     async def names(self, save: str) -> list[str]:
         word = await self.word(save)
-        if word.term is None:
-            raise RankFailed(f"rank 0 does not save step {word.step}: {word.skipped or word.failed}")
+        check_made(word)
+        assert word.term is not None
         return await self._council.beside(word.term).names()
 
     async def word(self, save: str) -> Word:

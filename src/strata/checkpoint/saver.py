@@ -254,8 +254,7 @@ class Saver:
             return True
         running = self._running.handle
         if self._config.when_busy == "skip" and hurried:
-            handle.skip(f"step {running.step} is still being written")
-            self.telling.skipped(handle.report, handle.skipped)
+            self._skipped(handle, f"step {running.step} is still being written")
             return False
         if self._config.when_busy == "replace":
             self._running.give_up_for(handle.step)
@@ -280,8 +279,7 @@ class Saver:
         except SaveSkipped as skipped:
             if save.stage is not None:
                 save.stage.give_up(skipped)
-            handle.skip(str(skipped))
-            self.telling.skipped(handle.report, handle.skipped)
+            self._skipped(handle, str(skipped))
             return
         except BaseException as error:
             if save.stage is not None:
@@ -442,6 +440,10 @@ class Saver:
 
     async def _let_go(self) -> list[tuple[Folder, Metadata]]:
         return await self._checkpoints.retain(self._config.retention)
+
+    def _skipped(self, handle: SaveHandle, why: str) -> None:
+        handle.skip(why)
+        self.telling.skipped(handle.report, why)
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):

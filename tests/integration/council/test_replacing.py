@@ -1,0 +1,139 @@
+"""Saves that rank 0 gives up, or leaves out, as the others hear of it through the coordinator: at once, and as what it
+is."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
+from strata.checkpoint.council import _is_replaced
+from strata.checkpoint.marks import PerRank
+from strata.errors import RankFailed, SaveReplaced, SaveSkipped, Unstorable
+from tests.integration.council.test_council import a_crew, listed
+from tests.servers.coordinator import CoordinatorProcess
+
+PATIENT = 60.0
+"""Far longer than these tests take: nobody waits for so long."""
+REPLACE = CheckpointManagerConfig(when_busy="replace", ranks_seconds=PATIENT)
+
+
+def state_of(rank: int, step: int) -> dict[str, Any]:
+    return {"w": np.full(1000, step), f"stage{rank}": np.full(5, step), "own": PerRank(np.array([rank, step]))}
+
+
+class Held:
+    """The first call of something on the loop: it does not end before it is let go, or given up."""
+
+    def __init__(self, real: Callable[..., Any]) -> None:
+        self._real = real
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    async def __call__(self, *given: Any, **named: Any) -> Any:
+        if not self.reached.is_set():
+            self.reached.set()
+            while not self.let_go.is_set():
+                await asyncio.sleep(0.01)
+        return await self._real(*given, **named)
+
+
+def end_of(handle: Any) -> str:
+    try:
+        handle.result(PATIENT)
+    except SaveReplaced:
+        assert handle.status == "replaced"
+    except SaveSkipped:
+        assert handle.status == "skipped"
+    return str(handle.status)
+
+
+@pytest.mark.parametrize("where", ["settle", "go_on_from", "tell_names", "tell", "parts"])
+def test_who_comes_late_hears_that_a_save_was_replaced_wherever_it_was(
+    tmp_path: Path, running: CoordinatorProcess, where: str
+) -> None:
+    with a_crew(tmp_path / "ck", running, 3, config=REPLACE) as crew:
+        agreement = crew.managers[0]._saver._agreement  # type: ignore[attr-defined]
+        held = Held(getattr(agreement, where))
+        setattr(agreement, where, held)
+        has_gone_on = threading.Event()
+
+        def act(rank: int, manager: CheckpointManager) -> list[str]:
+            if rank:
+                assert has_gone_on.wait(20)
+            handles = [manager.save_async(state_of(rank, 1), step=1)]
+            if not rank:
+                assert held.reached.wait(20)
+            handles.append(manager.save_async(state_of(rank, 2), step=2))
+            if not rank:
+                while not agreement._council._begun:
+                    time.sleep(0.01)
+                has_gone_on.set()
+            return [end_of(handle) for handle in handles]
+
+        assert crew.each(act) == [["replaced", "committed"]] * 3
+        assert [manager._saver._failures for manager in crew.managers] == [0, 0, 0]
+    assert [step for step, _ in listed(running)] == [2]
+
+
+def test_saves_that_come_faster_than_they_are_written_end_alike_and_the_last_is_committed(
+    tmp_path: Path, running: CoordinatorProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    with a_crew(tmp_path / "ck", running, 3, config=REPLACE) as crew:
+
+        def act(rank: int, manager: CheckpointManager) -> list[str]:
+            handles = []
+            for step in range(1, 9):
+                handles.append(manager.save_async(state_of(rank, step), step=step))
+                time.sleep(0.02 * (1 + rank))
+            return [end_of(handle) for handle in handles]
+
+        first, *others = crew.each(act)
+        assert others == [first] * 2
+        assert set(first) <= {"replaced", "committed"}
+        assert first[-1] == "committed"
+        steps = [step for step, end in enumerate(first, 1) if end == "committed"]
+        assert crew.managers[0].list_checkpoints() == steps
+        assert "in a row" not in caplog.text
+
+
+def test_who_asks_for_names_at_a_save_that_is_left_out_leaves_it_out(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    config = CheckpointManagerConfig(when_busy="skip", ranks_seconds=PATIENT)
+    with a_crew(tmp_path / "ck", running, 2, config=config) as crew:
+        one, other = crew.managers
+        saver: Any = one._saver
+        held = saver._write_to = Held(saver._write_to)
+        first = one.save_async(state_of(0, 1), step=1)
+        assert held.reached.wait(20)
+        assert end_of(one.save_async(state_of(0, 2), step=2)) == "skipped"
+        with pytest.raises(Unstorable):
+            other.save_async({"w": object()}, step=1)
+        left_out = other.save_async(state_of(1, 2), step=2)
+        assert end_of(left_out) == "skipped"
+        assert other._saver._failures == 0
+        held.let_go.set()
+        with pytest.raises(RankFailed, match="rank-1 could not save its part"):
+            first.result(PATIENT)
+        crew.save([state_of(rank, 3) for rank in range(2)], 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_so"),
+    [
+        ("a later save took its place", True),
+        ("it failed: a later save took its place", True),
+        ("attempt 3 was abandoned: rank-0 could not save its part: a later save took its place", True),
+        ("rank-0 could not save its part: it failed: a later save took its place", True),
+        ("rank-2 could not save its part: 3 saves in a row have failed: a later save took its place", False),
+        ("rank-2 could not save its part: a disk could not save its part: a later save took its place", False),
+        ("rank-1 was lost before its part was durable", False),
+    ],
+)
+def test_only_rank_0_says_that_a_save_was_replaced(reason: str, is_so: bool) -> None:
+    assert _is_replaced(reason) is is_so
