@@ -92,6 +92,9 @@ class Agreement(Protocol):
         """Rank 0: what all others say of this attempt. RankFailed, with the rank's own words, if one of them did not do
         its part. `compare`: what they say of copies is wanted."""
 
+    async def absent(self, save: str) -> list[int]:
+        """Rank 0: the others of which it has no part yet."""
+
     async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
         """Rank 0: all parts are there, its own too, and they are all of the state. Now it is committed: whether by rank
         0 alone, and by nobody else."""

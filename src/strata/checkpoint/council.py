@@ -12,8 +12,9 @@ storage beside it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple
 
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
@@ -23,6 +24,7 @@ from strata.checkpoint.lineage import Term, read_lineage, stem_of
 from strata.checkpoint.manifest import Metadata, PartRef
 from strata.checkpoint.recovering import Recovery
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.waiting import named
 from strata.checkpoint.words import Words
 from strata.core.commits import ABANDONED, COULD_NOT_SAVE
 from strata.errors import (
@@ -41,9 +43,9 @@ from strata.v1 import coordinator_pb2 as pb
 logger = logging.getLogger("strata.checkpoint")
 
 AWAIT_SECONDS = 10.0
+LEAST_SECONDS = 0.05
 TELL_SECONDS = 5.0
 """To tell of a commit: the checkpoint says it itself."""
-SHOWN = 8
 FAILED = "it failed: "
 """How rank 0 says of a step that nobody saves it since it failed before it began."""
 
@@ -173,10 +175,11 @@ class Council:
         await self._all_but_mine(save, begun)
         found = await self._asking.decision(begun.attempt)
         if found.size != self.size:
-            absent = _some(set(range(self.size)) - {part.rank for part in found.parts} - {self.rank})
+            absent = set(range(self.size)) - {part.rank for part in found.parts} - {self.rank}
+            have = "it has left, or was" if len(absent) == 1 else "they have left, or were"
             raise RankFailed(
-                f"step {_step(save)} cannot be saved without ranks {absent}: they have left, or were given up. Start "
-                "all ranks again"
+                f"step {_step(save)} cannot be saved without {named(absent)}: {have} given up by the coordinator. "
+                "Start all ranks again"
             )
         told = {part.rank: Done(found.nodes[part.rank], part) for part in found.parts if part.rank != self.rank}
         await self._check_shared(told)
@@ -199,16 +202,23 @@ class Council:
     async def _all_but_mine(self, save: str, begun: _Begun) -> None:
         ends = now() + self._asking.patience
         while True:
-            answer = await self._await(save, begun.attempt, known=_OPEN, but_mine=True)
+            answer = await self._await(save, begun.attempt, known=_OPEN, but_mine=True, ends=ends)
             if answer.but_mine:
                 return
             if answer.abandoned:
                 del self._begun[save]
                 raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
             if now() > ends:
-                there = {self.rank, *(part.rank for part in (await self._asking.decision(begun.attempt)).parts)}
-                absent = _some(set(range(self.size)) - there)
-                raise RankFailed(f"the parts of ranks {absent} are not there after {self._asking.patience:g} s")
+                absent = named(await self.absent(save))
+                raise RankFailed(
+                    f"the parts of {absent} are not there after {self._asking.patience:g} s: did {absent} call "
+                    f"save(step={_step(save)})? The coordinator hears of everybody: look at the log there"
+                )
+
+    async def absent(self, save: str) -> list[int]:
+        begun = self._begun.get(save)
+        parts = [] if begun is None else (await self._asking.decision(begun.attempt)).parts
+        return sorted(set(range(self.size)) - {self.rank, *(part.rank for part in parts)})
 
     async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
         """From now on whoever the coordinator asks commits it."""
@@ -273,7 +283,8 @@ class Council:
         if self.generation is None:  # what was given up before this process came is nothing to it
             self.generation = (await self.recovery.recover(None)).generation
         while now() < ends:
-            answer = await self._await(save, 0, known=_COMMITTED)  # of this step, before everybody went back
+            # committed: of this step, before everybody went back
+            answer = await self._await(save, 0, known=_COMMITTED, ends=ends)
             if answer.skipped or answer.abandoned:
                 if self._is_old_news(step, answer.reason):
                     await asyncio.sleep(PAUSE_SECONDS)
@@ -289,7 +300,10 @@ class Council:
                 return Word(step, folder=folder.name, attempt=attempt, term=term)
             if answer.HasField("checkpoint"):
                 await asyncio.sleep(PAUSE_SECONDS)
-        raise RankFailed(f"rank 0 has not begun to save step {step} after {self._asking.patience:g} s")
+        raise RankFailed(
+            f"rank 0 has not begun to save step {step} after {self._asking.patience:g} s: did rank 0 call "
+            f"save(step={step}), and is it still there? Its log says what it waits for"
+        )
 
     def _is_old_news(self, step: int, reason: str) -> bool:
         """Of a try before this one."""
@@ -342,7 +356,7 @@ class Council:
         ends = now() + self._asking.patience
         try:
             while now() < ends:
-                answer = await self._await(save, 0, known=_COMMITTED)
+                answer = await self._await(save, 0, known=_COMMITTED, ends=ends)
                 if answer.checkpoint.status == _OPEN:
                     await self._fail(_step(save), answer.checkpoint.attempt, why)
                 is_over = (answer.skipped or answer.abandoned) and not self._is_old_news(_step(save), answer.reason)
@@ -360,7 +374,7 @@ class Council:
         begun, known = self._begun.pop(save), _OPEN
         ends = now() + self._asking.patience
         while True:
-            answer = await self._await(save, begun.attempt, known=known)
+            answer = await self._await(save, begun.attempt, known=known, ends=ends)
             if answer.abandoned:
                 self._called_off[_step(save)] = answer.reason
                 if await is_committed():  # without the coordinator, by a rank 0 that did not hear it
@@ -374,7 +388,8 @@ class Council:
             if now() > ends:
                 step = _step(save)
                 raise RankFailed(
-                    f"nobody has committed step {step} after {self._asking.patience:g} s: this rank's part is there"
+                    f"nobody has committed step {step} after {self._asking.patience:g} s: this rank's part is there. "
+                    "Is rank 0 still there? Its log says what it waits for"
                 )
 
     def beside(self, term: Term) -> Words:
@@ -384,24 +399,19 @@ class Council:
             self._words = {stem: Words(self._store, stem, self.rank, self.size, self._asking.patience)}
         return self._words[stem]
 
-    async def _await(self, save: str, attempt: int, *, known: int, but_mine: bool = False) -> Any:
+    async def _await(self, save: str, attempt: int, *, known: int, but_mine: bool = False, ends: float = inf) -> Any:
         return await self._asking.patiently(
             "AwaitCheckpoint",
             step=_step(save),
             attempt=attempt,
             known=known,
             but_mine=but_mine,
-            timeout_seconds=min(AWAIT_SECONDS, self._asking.patience),
+            timeout_seconds=max(LEAST_SECONDS, min(AWAIT_SECONDS, self._asking.patience, ends - now())),
         )
 
 
 def _step(save: str) -> int:
     return int(save.partition(".")[0])
-
-
-def _some(ranks: Collection[int]) -> str:
-    first = ", ".join(map(str, sorted(ranks)[:SHOWN]))
-    return first + (f" and {len(ranks) - SHOWN} more" if len(ranks) > SHOWN else "")
 
 
 def _is_certain(reason: str) -> bool:

@@ -15,9 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from strata import background
+from strata.checkpoint import waiting
 from strata.checkpoint.agreement import REPLACED, Agreement, Done, Outcome, Word, check_made, given_up
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
@@ -128,7 +130,8 @@ class CrewSaver(Saver):
 
     def _prepared(self, handle: SaveHandle, state: object) -> Prepared:
         if not self._is_heard:
-            names = self._ask(handle, self._agreement.names(handle.name), "hearing which arrays rank 0 has")
+            asked = self._from_rank_0(handle, self._agreement.names(handle.name), "to say which arrays it has")
+            names = self._ask(handle, asked, "hearing which arrays rank 0 has")
             self._planner.crew = self._planner.crew._replace(led=frozenset(names))
             self._is_heard = True
         prepared = super()._prepared(handle, state)
@@ -157,7 +160,8 @@ class CrewSaver(Saver):
         if running is None or running.handle.done():
             return True
         if self._config.when_busy == "skip" and hurried:
-            word = self._ask(handle, self._agreement.word(handle.name), "hearing whether rank 0 skips this save")
+            asked = self._from_rank_0(handle, self._agreement.word(handle.name), "to say whether it is skipped")
+            word = self._ask(handle, asked, "hearing whether rank 0 skips this save")
             if word.skipped:
                 self._skipped(handle, word.skipped)
                 return False
@@ -170,6 +174,14 @@ class CrewSaver(Saver):
             return background.run(watched(work, f"{what}, in {self._checkpoints.where},", self._config.stuck_seconds))
         except StrataError as error:
             raise _NotHeard(handle, error) from error
+
+    def _from_rank_0(self, handle: SaveHandle, work: Coroutine[Any, Any, T], to: str) -> Coroutine[Any, Any, T]:
+        """What is waited for from there."""
+
+        async def who() -> list[int]:
+            return [0]
+
+        return waiting.told(work, handle.step, who, to)
 
     # -- on the loop -------------------------------------------------------------------------------------------------
 
@@ -246,7 +258,8 @@ class CrewSaver(Saver):
 
     async def _heard(self, save: _Save) -> Attempt:
         """Where rank 0 says that it goes."""
-        step, word = save.handle.step, await self._agreement.word(save.handle.name)
+        step, heard = save.handle.step, self._agreement.word(save.handle.name)
+        word = await self._from_rank_0(save.handle, heard, "to begin it")
         check_made(word)
         folder = folder_named(word.folder)
         if word.step != step or folder is None or word.term is None or not is_attempt_name(word.attempt):
@@ -288,7 +301,8 @@ class CrewSaver(Saver):
             except ObjectNotFound:
                 return False
 
-        outcome = await self._agreement.outcome(save.handle.name, is_committed)
+        over = self._agreement.outcome(save.handle.name, is_committed)
+        outcome = await self._from_rank_0(save.handle, over, "to commit it")
         if outcome.failed:
             if outcome.certain:
                 with suppress(StrataError):
@@ -301,7 +315,9 @@ class CrewSaver(Saver):
     ) -> tuple[list[Part], list[PartRef]]:
         """The parts of all ranks, which are all of the state, and where those of others are."""
         compare = save.handle.name in self._copies
-        told = await self._agreement.parts(save.handle.name, attempt.name, compare=compare)
+        name, step = save.handle.name, save.handle.step
+        parts_told = self._agreement.parts(name, attempt.name, compare=compare)
+        told = await waiting.told(parts_told, step, partial(self._agreement.absent, name), "until all parts are there")
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
         whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")

@@ -99,6 +99,9 @@ class EitherWay:
     async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
         return await self._by(save).parts(save, attempt, compare=compare)
 
+    async def absent(self, save: str) -> list[int]:
+        return await self._by(save).absent(save)
+
     async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
         return await self._by(save).decide(save, part, metrics)
 
@@ -122,7 +125,7 @@ class EitherWay:
         word = await self.word(save)
         check_made(word)
         assert word.term is not None
-        return await self._council.beside(word.term).names()
+        return await self._council.beside(word.term).names(save)
 
     async def word(self, save: str) -> Word:
         """Whichever comes first: rank 0 says it on one way only."""

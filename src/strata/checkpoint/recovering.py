@@ -11,6 +11,7 @@ from strata.checkpoint.finishing import finish, place_of, placed
 from strata.checkpoint.lineage import is_of, read_lineage
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.waiting import Wait
 from strata.errors import CheckpointDamaged, Conflict, RankFailed, Refused, Superseded
 from strata.v1 import coordinator_pb2 as pb
 
@@ -40,7 +41,7 @@ class Recovery:
         """Where all ranks go on from. `look` gives the latest that is in the storage, where that is to be said; to
         `insist` is to say that it is there. `silence`: how many seconds the coordinator may take to answer, if it is
         not waited for as for others."""
-        ends, less = now() + self._asking.patience, None
+        ends, less, wait = now() + self._asking.patience, None, Wait()
         while True:
             found = None if look is None else _found(await look())
             try:
@@ -52,6 +53,8 @@ class Recovery:
             except Refused as error:
                 if not error.retry or now() > ends:
                     raise
+                if wait.is_due():
+                    logger.warning("waiting for all ranks to be there for %.0f s: %s", wait.seconds, error)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.HasField("finish_first"):

@@ -23,6 +23,7 @@ from strata.checkpoint.agreement import Done, Outcome, Word
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
+from strata.checkpoint.waiting import named
 from strata.errors import ObjectNotFound, RankFailed, StrataError
 from strata.storage import ObjectInfo
 
@@ -55,6 +56,8 @@ class Words:
         self._has_spoken = False
         self._has_heard = False
         """Anything of rank 0, whose first word takes back what was said before."""
+        self._known = "No step of this run has the parts of all ranks yet."
+        """How far everybody was, last."""
         self._telling: set[asyncio.Future[None]] = set()
         self._pace = LOCAL_SECONDS if is_local else REMOTE_SECONDS
 
@@ -91,7 +94,7 @@ class Words:
 
     async def _tell_again(self, save: str, done: Done) -> None:
         try:
-            await self._hear(save, Word, "has not begun it")
+            await self._hear(save, Word, save, "has not begun it")
             await self._put(f"{save}-{self.rank}", done)
         except StrataError as error:
             logger.info("nobody was told that %s failed here: %s", save, error)
@@ -128,12 +131,12 @@ class Words:
 
     # -- heard -------------------------------------------------------------------------------------------------------
 
-    async def names(self, save: str = "") -> list[str]:
-        found = await self._hear("names", Names, "has not said which arrays it has")
+    async def names(self, save: str) -> list[str]:
+        found = await self._hear("names", Names, save, "has not said which arrays it has")
         return found.names
 
     async def word(self, save: str) -> Word:
-        found = await self._hear(save, Word, f"has not begun to save step {save.partition('.')[0]}")
+        found = await self._hear(save, Word, save, f"has not begun to save step {_step(save)}")
         for telling in self._telling:  # of a save before this one
             telling.cancel()
         return found
@@ -144,7 +147,7 @@ class Words:
         async def look() -> Outcome | None:
             return Outcome() if await is_committed() else await self._look(f"{save}-over", Outcome)
 
-        return await self._until(look, lambda: self._silence("has not said what became of the save"))
+        return await self._until(look, lambda: self._silence(save, "has not said what became of the save"))
 
     async def parts(self, save: str, attempt: str, *, compare: bool = True) -> dict[int, Done]:
         found: dict[int, Done] = {}
@@ -164,12 +167,20 @@ class Words:
             return True if len(found) == self.size - 1 else None
 
         def missing() -> str:
-            absent = [rank for rank in range(1, self.size) if rank not in found]
-            some = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
-            return f"the parts of ranks {some} are not there after {self._patience:g} s: do they see {self._where}?"
+            absent = named([rank for rank in range(1, self.size) if rank not in found])
+            return (
+                f"the parts of {absent} are not there after {self._patience:g} s: did {absent} call "
+                f"save(step={_step(save)})? {self._known} If that was called, look at the log there, and whether "
+                f"{self._where} is the same storage for all"
+            )
 
         await self._until(look, missing)
+        self._known = f"The last step with the parts of all ranks is {_step(save)}."
         return {rank: found[rank] for rank in sorted(found)}
+
+    async def absent(self, save: str) -> list[int]:
+        said = await self.said(save)
+        return [rank for rank in range(1, self.size) if rank not in said]
 
     async def peek(self, save: str) -> Word | None:
         """What rank 0 has said of it by now."""
@@ -211,18 +222,19 @@ class Words:
         except UNREADABLE as error:
             raise RankFailed(f"{self._store.storage.url}/{key} is no word of a rank: {error}") from error
 
-    async def _hear(self, name: str, kind: type[T], silence: str) -> T:
+    async def _hear(self, name: str, kind: type[T], save: str, silence: str) -> T:
         async def look() -> T | None:
             return await self._look(name, kind)
 
-        found = await self._until(look, lambda: self._silence(silence))
+        found = await self._until(look, lambda: self._silence(save, silence))
         self._has_heard = True
         return found
 
-    def _silence(self, what: str) -> str:
+    def _silence(self, save: str, what: str) -> str:
         return (
-            f"rank 0 {what} after {self._patience:g} s: rank {self.rank} on {self._node} looks for it in "
-            f"{self._where}, which must be the same storage for both"
+            f"rank 0 {what} after {self._patience:g} s: did rank 0 call save(step={_step(save)}), and is it still "
+            f"there? If it is, rank {self.rank} on {self._node} looks for it in {self._where}, which must be the same "
+            "storage for both"
         )
 
     async def _until(self, look: Callable[[], Awaitable[T | None]], silence: Callable[[], str]) -> T:
@@ -236,3 +248,7 @@ class Words:
                 raise RankFailed(silence())
             await asyncio.sleep(pause)
             pause = min(self._pace[1], pause * 1.3)
+
+
+def _step(save: str) -> str:
+    return save.partition(".")[0]

@@ -242,7 +242,7 @@ def test_a_rank_that_dies_is_named_and_the_save_is_given_up_at_once(
         gone(crew.managers[1])
         with pytest.raises(RankFailed, match="rank-1 was lost before its part was durable"):
             handle.result()
-        with pytest.raises(RankFailed, match="step 30 cannot be saved without ranks 1"):
+        with pytest.raises(RankFailed, match="step 30 cannot be saved without rank 1: it has left"):
             crew.managers[0].save(state_of(0, 30), step=30)
 
 

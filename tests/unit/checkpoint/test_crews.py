@@ -162,8 +162,9 @@ def test_different_steps_are_told() -> None:
         return str(caught.value)
 
     told = crew.each(act)
-    assert "the parts of ranks 1 are not there" in told[0]
-    assert "rank 0 has not begun to save step 11" in told[1]
+    assert "the parts of rank 1 are not there after 1 s: did rank 1 call save(step=10)?" in told[0]
+    assert "The last step with the parts of all ranks is 1." in told[0]
+    assert "rank 0 has not begun to save step 11 after 1 s: did rank 0 call save(step=11)" in told[1]
     assert crew.managers[1].list_checkpoints() == [1, 20]
 
 
@@ -409,7 +410,7 @@ def test_that_a_save_is_skipped_is_told_or_not(caplog: pytest.LogCaptureFixture)
     assert second.status == "skipped"
     assert "that step 2 is skipped could not be told to other ranks: telling other ranks" in caplog.text
     storage.release()
-    with pytest.raises(RankFailed, match="the parts of ranks 1 are not there"):
+    with pytest.raises(RankFailed, match="the parts of rank 1 are not there"):
         first.result()
     manager.close()
 
