@@ -4,33 +4,34 @@
                  state, and commits
     the others   hear where it goes, write their parts, and wait until it is committed
 
-What a rank has to copy it copies at once. It waits for rank 0 only at its first save, to hear which arrays rank 0 has,
-since those it need not write; and where a save is skipped that comes too soon, to hear whether it is. What it does not
-hear in time fails that save, as anything else would, and not the training loop.
+What a rank has to copy it copies at once. It waits for rank 0 only at its first save, and at one that brings arrays it
+did not have, to hear which arrays rank 0 has, since those it need not write; and where a save is skipped that comes too
+soon, to hear whether it is. What it does not hear in time fails that save, as anything else would, and not the training
+loop.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from strata import background
 from strata.checkpoint import waiting
-from strata.checkpoint.agreement import REPLACED, Agreement, Done, Outcome, Word, check_made, given_up
+from strata.checkpoint.agreement import REPLACED, Agreement, Outcome, Word, check_made, given_up
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.comparing import Comparing
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
 from strata.checkpoint.lineage import Term, check_term, is_attempt_name
 from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
-from strata.checkpoint.replicas import copies_of, differing, stored_on_devices
 from strata.checkpoint.saver import Saver, _Save, whole_number
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
@@ -53,7 +54,6 @@ from strata.errors import (
 logger = logging.getLogger("strata.checkpoint")
 
 T = TypeVar("T")
-TOLD = 5
 
 
 class _NotHeard(Exception):
@@ -73,15 +73,13 @@ class CrewSaver(Saver):
         super().__init__(checkpoints, config, arena)
         self._agreement, self._run = agreement, agreement.run
         self._planner.crew = Crew(agreement.rank, agreement.size, Everything())
-        self._names: list[str] = []
-        self._copies: dict[str, dict[str, list[str]]] = {}
-        """Of each save under way: what is to be compared between ranks; see `replicas`."""
-        self._on_devices: dict[str, list[str]] = {}
+        self._comparing = Comparing(leads=self._leads)
+        self._names: dict[str, list[str]] = {}
+        """Rank 0's, of saves that are not begun yet: another may be asked for before one is."""
         self._told: tuple[list[str], Term] | None = None
         """The names that were told, and under which term."""
-        self._is_heard = agreement.rank == 0
-        self._is_compared = False
-        """Whether that is done: until then each save tries, since the first may fail."""
+        self._had: frozenset[str] | None = None
+        """The arrays that another rank had when it last heard those of rank 0; None if it has to hear them."""
         self._calls: Counter[int] = Counter()
         self._said: list[str] = []
         """Saves of which words are still in the storage."""
@@ -106,7 +104,7 @@ class CrewSaver(Saver):
         self._calls[step] += 1
         began = time.perf_counter()
         try:
-            if not self._is_heard:  # those that failed before they could begin are counted nowhere else
+            if not self._leads and self._had is None:  # those that could not begin are counted nowhere else
                 self._check_usable()
                 self._check_failures(hurried=hurried)
             handle = super().begin(state, step, epoch, metrics, hurried=hurried)
@@ -119,7 +117,7 @@ class CrewSaver(Saver):
             background.run(self._tell_failure(self._called(step), step, error))
             raise
         if handle.skipped:
-            self._copies.pop(handle.name, None)
+            self._forget_state(handle.name)
         return handle
 
     def _new_handle(self, step: int) -> SaveHandle:
@@ -129,18 +127,34 @@ class CrewSaver(Saver):
         return f"{step}.{self._calls[step]}"
 
     def _prepared(self, handle: SaveHandle, state: object) -> Prepared:
-        if not self._is_heard:
-            asked = self._from_rank_0(handle, self._agreement.names(handle.name), "to say which arrays it has")
-            names = self._ask(handle, asked, "hearing which arrays rank 0 has")
-            self._planner.crew = self._planner.crew._replace(led=frozenset(names))
-            self._is_heard = True
+        had = self._had
+        is_heard = not self._leads and had is None and self._hears_names(handle)
         prepared = super()._prepared(handle, state)
-        if not self._is_compared:
-            self._copies[handle.name] = copies_of(prepared.taken)
-            self._on_devices = stored_on_devices(prepared.taken) if self._leads else {}
+        names = [leaf.name for leaf in prepared.taken]
         if self._leads:
-            self._names = [leaf.name for leaf in prepared.taken if not _lies_elsewhere(leaf)]
+            self._names[handle.name] = [leaf.name for leaf in prepared.taken if not _lies_elsewhere(leaf)]
+        elif had is not None and not had.issuperset(names) and self._hears_names(handle):
+            is_heard, prepared = True, super()._prepared(handle, state)
+        if is_heard:
+            self._had = frozenset(names)
+        self._comparing.take(handle.name, prepared.taken)
         return prepared
+
+    def _hears_names(self, handle: SaveHandle) -> bool:
+        """Those of this save, which rank 0 tells before it says a word of it; False if it is not made, which is told
+        to the user as for any other save."""
+        what = "hearing which arrays rank 0 has"
+        asked = self._from_rank_0(handle, self._agreement.word(handle.name), "to say which arrays it has")
+        if not self._ask(handle, asked, what).folder:
+            return False
+        names = self._ask(handle, self._agreement.names(handle.name), what)
+        self._planner.crew = self._planner.crew._replace(led=frozenset(names))
+        return True
+
+    def _forget_state(self, name: str) -> None:
+        """Of a save that comes to nothing: what was taken down of its state."""
+        self._comparing.given(name)
+        self._names.pop(name, None)
 
     def _my_turn(self, handle: SaveHandle, *, hurried: bool) -> bool:
         """Rank 0 decides for all whether a save is skipped."""
@@ -189,7 +203,7 @@ class CrewSaver(Saver):
         try:
             await super()._write(save)
         except SaveSkipped:
-            self._copies.pop(save.handle.name, None)
+            self._forget_state(save.handle.name)
             raise
         except BaseException as error:
             if self._folder is not None and self._deciding != save.handle.name:
@@ -206,8 +220,8 @@ class CrewSaver(Saver):
 
     async def _tell_failure(self, name: str, step: int, error: BaseException) -> None:
         """To whoever waits for this rank."""
-        self._is_heard = self._leads  # rank 0 may have other arrays by now
-        self._copies.pop(name, None)
+        self._had = None  # rank 0 may have other arrays by now
+        self._forget_state(name)
         await self._say(f"that step {step} failed", self._say_failed(name, step, error))
 
     async def _say_failed(self, name: str, step: int, error: BaseException) -> None:
@@ -216,8 +230,6 @@ class CrewSaver(Saver):
         why = why.encode(errors="backslashreplace").decode()  # names of files may be no text
         if self._leads:
             certain = self._deciding != name or is_refusal(error)
-            if self._told is None:  # who waits to hear them hears the rest, too
-                await self._agreement.tell_names(self._names, self._term)
             if name not in self._said:
                 self._said.append(name)
             await self._agreement.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
@@ -244,9 +256,10 @@ class CrewSaver(Saver):
             return await self._heard(save)
         before = self._term
         attempt = await super()._attempt(save)
-        if self._told != (self._names, attempt.term):
-            await self._agreement.tell_names(self._names, attempt.term)
-            self._told = (self._names, attempt.term)
+        names = self._names.pop(save.handle.name, [])
+        if self._told != (names, attempt.term):
+            await self._agreement.tell_names(names, attempt.term)
+            self._told = (names, attempt.term)
         if attempt.term != before:
             with suppress(StorageError):  # the next run's first save does it
                 await self._agreement.forget_others(attempt.term)
@@ -291,8 +304,8 @@ class CrewSaver(Saver):
             await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
             await self._tell_of_commit(save)
             return
-        copies = self._copies.pop(save.handle.name, None)
-        await self._agreement.done(save.handle.name, reference, copies or {})
+        copies = self._comparing.given(save.handle.name)
+        await self._agreement.done(save.handle.name, reference, copies.digests if copies is not None else {})
 
         async def is_committed() -> bool:
             store.forget(attempt.folder)
@@ -308,22 +321,19 @@ class CrewSaver(Saver):
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])
             raise given_up(attempt.folder.step, outcome)
-        self._is_compared = self._is_compared or copies is not None
+        self._comparing.is_done(copies)
 
     async def _gathered(
         self, store: Store, attempt: Attempt, save: _Save, own: Part
     ) -> tuple[list[Part], list[PartRef]]:
         """The parts of all ranks, which are all of the state, and where those of others are."""
-        compare = save.handle.name in self._copies
         name, step = save.handle.name, save.handle.step
-        parts_told = self._agreement.parts(name, attempt.name, compare=compare)
+        parts_told = self._agreement.parts(name, attempt.name, compare=self._comparing.has(name))
         told = await waiting.told(parts_told, step, partial(self._agreement.absent, name), "until all parts are there")
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
         whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
-        copies = self._copies.pop(save.handle.name, None)
-        self._compare(save, own, copies or {}, told)
-        self._is_compared = self._is_compared or copies is not None
+        self._comparing.compare(save.handle, own, told)
         return parts, references
 
     async def _tell_of_commit(self, save: _Save) -> None:
@@ -340,26 +350,6 @@ class CrewSaver(Saver):
         gone, self._said = self._said[:place], self._said[place:]
         for each in gone:
             await self._agreement.forget(each)
-
-    def _compare(self, save: _Save, own: Part, copies: Mapping[str, list[str]], told: Mapping[int, Done]) -> None:
-        """What other ranks say of their copies with what rank 0 stores, and with its own copies: those of this save,
-        since any other had other values. What may differ is told once: it does so at each save."""
-        for rank, done in told.items():
-            shared = [name for name, digests in copies.items() if done.copies.get(name, digests) != digests]
-            if shared:
-                raise RankFailed(
-                    f"rank {rank} on {done.node} has other values than rank 0 for {', '.join(shared[:TOLD])}, which is "
-                    "marked Replicated: it is not the same on all ranks"
-                )
-            names = differing(done.copies, own, self._on_devices)
-            if names and not self._is_compared:
-                some = ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")
-                words = (
-                    f"rank {rank} has other values than rank 0 for {some}: rank 0's are saved. If each rank needs its "
-                    "own, mark them PerRank"
-                )
-                logger.warning("step %d: %s", save.handle.step, words)
-                save.handle.report.notes.append(words)
 
     async def _read(self, store: Store, attempt: Attempt, references: Sequence[PartRef]) -> list[Part]:
         """The parts of others. Who took over has swept them: then that is what is told."""

@@ -819,6 +819,20 @@ def test_what_must_be_the_same_is_compared_though_one_rank_has_tried_more_often(
         assert crew.managers[0].list_checkpoints() == []
 
 
+def test_what_appears_after_the_first_save_is_written_once_and_compared(
+    tmp_path: Path, running: CoordinatorProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    with a_crew(tmp_path, running) as crew:
+        crew.save([{"w": np.ones(500)}] * 2, 1)
+        for step in (2, 3):
+            crew.save([{"w": np.ones(500), "m": np.full(1000, rank)} for rank in range(2)], step)
+            assert [part.written_bytes for part in crew.managers[0].describe().parts] == [12_000, 0]
+        with pytest.raises(RankFailed, match="not the same on all ranks"):
+            crew.save([{"w": np.ones(500), "same": Replicated(np.arange(6) + rank)} for rank in range(2)], 4)
+    told = [record.getMessage() for record in caplog.records if "mark them PerRank" in record.getMessage()]
+    assert [each.partition(": rank 0's")[0] for each in told] == ["step 2: rank 1 has other values than rank 0 for m"]
+
+
 class Kept:
     """An object that is a state."""
 

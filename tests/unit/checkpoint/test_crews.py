@@ -1,6 +1,8 @@
 """Many ranks, one checkpoint: what each has to write, and what each gets back."""
 
+import asyncio
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -147,7 +149,7 @@ def test_who_is_missing_is_named() -> None:
     with pytest.raises(RankFailed, match=r"the parts of ranks 1, 2 are not there after 0.3 s"):
         alone.save({"w": np.ones(3)}, 1)
     other = CheckpointManager(MemoryStorage(), rank=1, world_size=3, run_id="r", config=config)
-    with pytest.raises(RankFailed, match=r"rank 0 has not said which arrays .* rank 1 on \S+ looks for it in memory"):
+    with pytest.raises(RankFailed, match=r"rank 0 has not begun to save .* rank 1 on \S+ looks for it in memory"):
         other.save({"w": np.ones(3)}, 1)
 
 
@@ -244,6 +246,113 @@ def test_arrays_that_rank_0_has_no_longer_are_written_by_others() -> None:
         assert crew.managers[0].load()["b"].tolist() == [7, 7]
 
 
+def adam(step: int, rank: int = 0) -> dict[str, Any]:
+    """Of data parallel training: nothing is kept before the first step."""
+    moments = {f"m{n}": np.full(1000, step + n + rank) for n in range(4)} if step else {}
+    return {"model": {"w": np.full(500, step)}, "optimizer": {"state": moments, "lr": 0.1}}
+
+
+def test_what_appears_after_the_first_save_is_written_once_too(tmp_path: Path) -> None:
+    with Crew(tmp_path, 3) as crew:
+        for step in range(3):
+            crew.save([adam(step)] * 3, step)
+            written = [part.written_bytes for part in crew.managers[0].describe().parts]
+            assert written == [8 * 500 + bool(step) * 4 * 8 * 1000, 0, 0]
+        for found in crew.each(lambda rank, manager: manager.load()):
+            assert_same(found, adam(2))
+
+
+def test_what_appears_after_the_first_save_is_compared_once_too(caplog: pytest.LogCaptureFixture) -> None:
+    def same(apart: int) -> dict[str, Any]:
+        return {"x": Replicated(np.full(10, apart))}
+
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        for step in (0, 1, 2):
+            crew.save([adam(step, rank) if step else adam(0) for rank in range(2)], step)
+        for step in (3, 4):  # until a save was well
+            with pytest.raises(RankFailed, match="other values than rank 0 for x, which is marked Replicated"):
+                crew.save([adam(step, rank) | same(rank) for rank in range(2)], step)
+        crew.save([adam(5, rank) | same(7) for rank in range(2)], 5)
+    told = [record.getMessage() for record in caplog.records if "mark them PerRank" in record.getMessage()]
+    names = ", ".join(f"optimizer/state/m{n}" for n in range(4))
+    assert [each.partition(": rank 0's")[0] for each in told] == [
+        f"step 1: rank 1 has other values than rank 0 for {names}"
+    ]
+
+
+def test_names_are_heard_again_only_where_something_is_new() -> None:
+    storage = FaultyStorage(MemoryStorage())
+    with Crew(storage, 2) as crew:
+
+        def asked(step: int, states: list[Any]) -> int:
+            before = len(storage.calls)
+            crew.save(states, step)
+            return sum(call.path.endswith("/names.json") for call in storage.calls[before:])
+
+        assert asked(1, [adam(0)] * 2) == 2  # told, and heard
+        assert asked(2, [adam(0)] * 2) == 0
+        assert asked(3, [adam(1)] * 2) == 2
+        assert [asked(step, [adam(step)] * 2) for step in (4, 5)] == [0, 0]
+        assert asked(6, [adam(0)] * 2) == 1  # rank 0 has fewer: others need not hear of it
+        assert asked(7, [adam(7)] * 2) == 1
+
+
+def test_a_rank_hears_the_names_of_the_save_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has asked for another by the time it says where the first one goes; its arrays are others then."""
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=10)) as crew:
+        first, saver = crew.managers[0], crew.managers[0]._saver
+        attempt, prepared, is_asked = saver._attempt, saver._prepared, threading.Event()
+
+        def noted(handle: Any, state: Any) -> Any:
+            found = prepared(handle, state)
+            if handle.step == 2:
+                is_asked.set()
+            return found
+
+        async def late(save: Any) -> Any:
+            if save.handle.step == 1:
+                await asyncio.to_thread(is_asked.wait, 5)
+            return await attempt(save)
+
+        monkeypatch.setattr(saver, "_prepared", noted)
+        monkeypatch.setattr(saver, "_attempt", late)
+
+        def act(rank: int, manager: CheckpointManager) -> None:
+            handles = [manager.save_async(adam(0) if rank == 0 else adam(1), 1), manager.save_async(adam(2), 2)]
+            for handle in handles:
+                handle.result()
+
+        crew.each(act)
+        assert_same(first.load(1)["optimizer"]["state"], adam(1)["optimizer"]["state"])
+        assert_same(first.load(2), adam(2))
+
+
+@pytest.mark.parametrize("busy", ["wait", "skip", "replace"])
+def test_saves_with_something_new_in_a_hurry_end_alike_on_all_ranks(busy: str) -> None:
+    def state(rank: int, step: int) -> dict[str, Any]:
+        return {"w": np.full(1000, step), "own": PerRank(np.full(3, rank + step)), f"new{step // 3}": np.full(9, step)}
+
+    with Crew(MemoryStorage(), 3, config=CheckpointManagerConfig(when_busy=busy, ranks_seconds=20)) as crew:
+
+        def act(rank: int, manager: CheckpointManager) -> list[str]:
+            handles = [manager.save_async(state(rank, step), step) for step in range(1, 30)]
+            with suppress(SaveReplaced):
+                manager.wait()
+            manager.save(state(rank, 30), 30)
+            return [handle.status for handle in handles]
+
+        told = crew.each(act)
+        assert set(told[0]) <= {"committed", {"wait": "committed", "skip": "skipped", "replace": "replaced"}[busy]}
+        steps = crew.managers[0].list_checkpoints()
+        assert steps[-1] == 30
+        assert steps[:-1] == [step for step, status in enumerate(told[0], 1) if status == "committed"]
+        assert all(each == told[0] for each in told) or busy == "replace"
+        for step in steps:
+            for rank, found in enumerate(crew.each(partial(loaded, step=step))):
+                assert (int(found["w"][0]), int(found["own"][0])) == (step, rank + step)
+                assert found[f"new{step // 3}"].tolist() == [step] * 9
+
+
 @pytest.mark.parametrize("busy", ["wait", "skip", "replace"])
 def test_saves_in_a_hurry_end_alike_on_all_ranks(busy: str) -> None:
     with Crew(MemoryStorage(), 3, config=CheckpointManagerConfig(when_busy=busy, ranks_seconds=20)) as crew:
@@ -334,14 +443,14 @@ def test_a_rank_that_hears_nothing_of_rank_0_fails_its_saves_and_goes_on() -> No
     manager.listen(events.append)
     handles = [manager.save_async(state, step) for step in (1, 2)]
     assert [(handle.status, str(handle.error())[:22]) for handle in handles] == [
-        ("failed", "rank 0 has not said wh")
+        ("failed", "rank 0 has not begun t")
     ] * 2
     assert [(event.outcome, event.step) for event in events] == [("failed", 1), ("failed", 2)]
     assert all(event.stall_seconds >= 0.1 for event in events)
     assert manager.saves == handles
     with pytest.raises(SaveFailed, match="2 saves in a row have failed; the last, of step 2"):
         manager.save_async(state, 3)
-    with pytest.raises(RankFailed, match="rank 0 has not said which arrays"):
+    with pytest.raises(RankFailed, match="rank 0 has not begun to save step 4"):
         manager.save(state, 4)
     manager.close()
 
