@@ -11,13 +11,16 @@ from typing import NamedTuple
 from strata.checkpoint.agreement import Done
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manifest import Part
-from strata.checkpoint.replicas import copies_of, differing, stored_on_devices
+from strata.checkpoint.replicas import copies_of, differing, lost_values, stored_on_devices
 from strata.checkpoint.tree import Leaf
+from strata.checkpoint.whole import Whole
 from strata.errors import RankFailed
 
 logger = logging.getLogger("strata.checkpoint")
 
 TOLD = 5
+REMEMBERED = 10_000
+"""So many plain values are known to have been told of: what differs beyond is not told again."""
 
 
 class Copies(NamedTuple):
@@ -34,13 +37,16 @@ class Comparing:
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
         self._compared: set[str] = set()
+        self._has_compared = False
+        self._lost: set[tuple[int, str]] = set()
+        """Of which rank which plain values, as was told."""
         self._taken: dict[str, Copies] = {}
         """By save: those of this one, since any other had other values."""
 
     def take(self, save: str, leaves: Sequence[Leaf]) -> None:
         """In the caller's thread, while the state is as it is saved."""
         new = [leaf for leaf in leaves if leaf.name not in self._compared]
-        if new:
+        if new or not self._has_compared:
             on_devices = stored_on_devices(new) if self._leads else {}
             self._taken[save] = Copies([leaf.name for leaf in new], copies_of(new), on_devices)
 
@@ -54,11 +60,12 @@ class Comparing:
     def is_done(self, copies: Copies | None) -> None:
         if copies is not None:
             self._compared.update(copies.names)
+            self._has_compared = True
 
-    def compare(self, handle: SaveHandle, own: Part, told: Mapping[int, Done]) -> None:
+    def compare(self, handle: SaveHandle, parts: Sequence[Part], whole: Whole, told: Mapping[int, Done]) -> None:
         """What other ranks say of their copies with what rank 0 stores, and with its own copies. RankFailed for what
         must not differ. What may is told once: it does so at each save."""
-        copies = self.given(handle.name)
+        own, copies = parts[0], self.given(handle.name)
         shared = copies.digests if copies is not None else {}
         for rank, done in told.items():
             _check_same(rank, done, shared)
@@ -66,7 +73,17 @@ class Comparing:
             names = [name for name in differing(done.copies, own, on_devices) if name not in self._compared]
             if names:
                 _tell(handle, f"rank {rank} has other values than rank 0 for {_some(names)}: rank 0's are saved")
+        if copies is not None:
+            self._tell_values(handle, parts, whole)
         self.is_done(copies)
+
+    def _tell_values(self, handle: SaveHandle, parts: Sequence[Part], whole: Whole) -> None:
+        for (rank, holder), lost in sorted(lost_values(parts, whole).items()):
+            names = [name for name in lost if (rank, name) not in self._lost]
+            if names and len(self._lost) < REMEMBERED:
+                what = f"rank {rank} has other values than rank {holder} for {_some(names)}"
+                _tell(handle, f"{what}: rank {holder}'s are saved")
+                self._lost.update((rank, name) for name in names[: REMEMBERED - len(self._lost)])
 
 
 def _check_same(rank: int, done: Done, shared: Mapping[str, list[str]]) -> None:

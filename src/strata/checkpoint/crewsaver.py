@@ -332,8 +332,8 @@ class CrewSaver(Saver):
         told = await waiting.told(parts_told, step, partial(self._agreement.absent, name), "until all parts are there")
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
-        whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
-        self._comparing.compare(save.handle, own, told)
+        whole = whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+        self._comparing.compare(save.handle, parts, whole, told)
         return parts, references
 
     async def _tell_of_commit(self, save: _Save) -> None:

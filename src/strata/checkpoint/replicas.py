@@ -2,7 +2,8 @@
 
 Arrays that only rank 0 stores: what differs is not lost without a word. Buffers of data parallel training may differ,
 and rank 0's count; but the shards of something that does not say that it is sharded would be gone. Arrays that are
-marked Replicated, of which each rank stores some rows: what differs is a mixture, and not saved.
+marked Replicated, of which each rank stores some rows: what differs is a mixture, and not saved. Plain values: the
+lowest rank's are stored, and rank 0, which reads what all ranks have, sees whose are not.
 """
 
 import ctypes
@@ -10,9 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from strata.checkpoint.manifest import Part, digest_of
+from strata.checkpoint.manifest import TREE, Part, digest_of
 from strata.checkpoint.plan import chunks_of
-from strata.checkpoint.tree import Leaf
+from strata.checkpoint.skeleton import is_container, plain_values
+from strata.checkpoint.tree import Leaf, Node
+from strata.checkpoint.whole import Whole
+
+_NOTHING: Node = object()
 
 
 def copies_of(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
@@ -57,6 +62,23 @@ def differing(copies: Mapping[str, list[str]], stored: Part, on_devices: Mapping
         for name, digests in copies.items()
         if name in known and _kind(known[name]) == _kind(digests) and known[name] != digests
     ]
+
+
+def lost_values(parts: Sequence[Part], whole: Whole) -> dict[tuple[int, int], list[str]]:
+    """The names of plain values that are not stored as a rank has them, by that rank and the one whose are stored."""
+    lost: dict[tuple[int, int], list[str]] = {}
+    first = parts[0]
+    if whole.kind != TREE or all(part.skeleton == first.skeleton for part in parts):
+        return lost
+    stored, whose = plain_values(whole.skeleton, common=True), dict[str, int]()
+    for part in parts:
+        if part is not first and part.skeleton == first.skeleton:
+            continue
+        for name, node in plain_values(part.skeleton, common=True).items():
+            holder = whose.setdefault(name, part.rank)
+            if stored.get(name, _NOTHING) != node and not is_container(node):
+                lost.setdefault((part.rank, holder if holder < part.rank else first.rank), []).append(name)
+    return lost
 
 
 def _kind(digests: Sequence[str]) -> str:

@@ -13,19 +13,26 @@ PACKAGES = ("numpy", "torch", "jax", "tensorflow")
 """Whose arrays are tensors; the others are bytes or a number that are stored like one."""
 
 
-def ends(skeleton: Node, name: str = "") -> Iterator[tuple[str, Node]]:
-    """Each with its name, in the order of the state."""
+def ends(skeleton: Node, name: str = "", *, common: bool = False) -> Iterator[tuple[str, Node]]:
+    """Each with its name, in the order of the state; `common`: without what each rank has of its own."""
+    if common and kind_of(skeleton) == "rank":
+        return
     held = inside(skeleton, name)
     if not held:
         yield name, skeleton
     for each, node in held:
-        yield from ends(node, each)
+        yield from ends(node, each, common=common)
 
 
-def plain_values(skeleton: Node) -> dict[str, Node]:
+def plain_values(skeleton: Node, *, common: bool = False) -> dict[str, Node]:
     """Those that are no arrays. Each has a name of its own, as each array has."""
     names = Names()
-    return {names.give(name): node for name, node in ends(skeleton) if kind_of(node) not in ARRAYS}
+    return {names.give(name): node for name, node in ends(skeleton, common=common) if kind_of(node) not in ARRAYS}
+
+
+def is_container(node: Node) -> bool:
+    """Which, as an end, holds nothing."""
+    return isinstance(node, list) or kind_of(node) in ("dict", "arrays", "items", "tuple", "set", "frozenset", "named")
 
 
 def array_kinds(skeleton: Node) -> dict[int, str]:

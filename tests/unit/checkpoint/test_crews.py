@@ -390,6 +390,53 @@ def test_what_differs_from_rank_to_rank_is_told_once(caplog: pytest.LogCaptureFi
     assert len(reports[0].notes) == 2
 
 
+def told_to_mark(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said to differ, without what to do about it."""
+    told = [record.getMessage() for record in caplog.records if "mark them PerRank" in record.getMessage()]
+    return [each.partition(". If each")[0] for each in told]
+
+
+def test_plain_values_that_differ_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def state(rank: int, step: int) -> dict[str, Any]:
+        common = {"w": np.full(3, step), "step": step, "empty": {}, "n": PerRank(rank), f"only{rank}": rank}
+        return common | {"data": {"cursor": 100 * rank + step, "seen": [1] * (1 + rank)}, "lr": 0.1 * rank}
+
+    with Crew(MemoryStorage(), 2) as crew:
+        reports = crew.save([state(rank, 1) for rank in range(2)], 1)
+        crew.save([state(rank, 2) for rank in range(2)], 2)
+        crew.save([state(rank, 3) | {"new": np.ones(3), "late": rank} for rank in range(2)], 3)
+        found = crew.managers[1].load()
+    assert (found["data"]["cursor"], found["lr"], found["only1"], found["n"]) == (3, 0.0, 1, 1)
+    assert told_to_mark(caplog) == [
+        "step 1: rank 1 has other values than rank 0 for data/cursor, data/seen/1, lr: rank 0's are saved",
+        "step 3: rank 1 has other values than rank 0 for late: rank 0's are saved",
+    ]
+    assert len(reports[0].notes) == 1
+
+
+def test_plain_values_of_no_arrays_and_of_other_ranks_than_the_first(caplog: pytest.LogCaptureFixture) -> None:
+    states = [{"a": 1}, {"stage": {"x": 1, "y": None}}, {"stage": {"x": True, "y": "text"}, "a": None}]
+    with Crew(MemoryStorage(), 3) as crew:
+        crew.save(states, 1)
+    assert told_to_mark(caplog) == [
+        "step 1: rank 2 has other values than rank 0 for a: rank 0's are saved",
+        "step 1: rank 2 has other values than rank 1 for stage/y: rank 1's are saved",
+    ]
+
+
+def test_of_very_many_plain_values_a_few_are_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.checkpoint.comparing.REMEMBERED", 1000)
+    with Crew(MemoryStorage(), 2) as crew:
+        for step in (1, 2):
+            crew.save([{"seen": [rank] * 5000, f"w{step}": np.ones(3)} for rank in range(2)], step)
+    names = ", ".join(f"seen/{n}" for n in range(5))
+    assert told_to_mark(caplog) == [
+        f"step 1: rank 1 has other values than rank 0 for {names} and 4995 more: rank 0's are saved"
+    ]
+
+
 def test_what_is_marked_as_the_same_must_be() -> None:
     crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5))
     with pytest.raises(RankFailed, match=r"rank 1 on .* other values than rank 0 for x, which is marked Replicated"):
