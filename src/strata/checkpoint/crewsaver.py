@@ -39,7 +39,7 @@ from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Folder, Store, folder_named
 from strata.checkpoint.tree import Leaf
 from strata.checkpoint.watched import reason_of, watched
-from strata.checkpoint.whole import whole_of
+from strata.checkpoint.whole import Whole, whole_of
 from strata.errors import (
     CheckpointDamaged,
     InvalidInput,
@@ -332,7 +332,7 @@ class CrewSaver(Saver):
         told = await waiting.told(parts_told, step, partial(self._agreement.absent, name), "until all parts are there")
         references = [done.part for done in told.values() if done.part is not None]
         parts = [own, *await self._read(store, attempt, references)]
-        whole = whole_of(parts, 0, f"{store.storage.url}/{store.key(attempt.folder.name)}")
+        whole = _whole(parts, save.handle.step)
         self._comparing.compare(save.handle, parts, whole, told)
         return parts, references
 
@@ -376,3 +376,11 @@ def _lies_elsewhere(leaf: Leaf) -> bool:
     """Whether other ranks have all of it: one that has it alone does not say that it lies in pieces."""
     shards = leaf.described.shards
     return shards is not None and not shards.pieces
+
+
+def _whole(parts: Sequence[Part], step: int) -> Whole:
+    """As it would be loaded. The parts are what was written: if they do not fit together, the states did not."""
+    try:
+        return whole_of(parts, 0, f"the state of step {step}")
+    except CheckpointDamaged as error:
+        raise RankFailed(f"nothing is saved, since what the ranks have does not fit together. {error}") from error

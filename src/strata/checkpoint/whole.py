@@ -22,6 +22,7 @@ from strata.errors import CheckpointDamaged
 OwnLeaf: TypeAlias = int | Tied
 _NONE: Any = object()
 _DICTS = ("dict", "arrays", "items")
+RANKS_SHOWN, KINDS_SHOWN = 8, 4
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -53,7 +54,10 @@ def whole_of(parts: Sequence[Part], rank: int, where: str) -> Whole:
         if len(leaves) == len(first.leaves):
             return Whole(first.kind, first.skeleton, leaves, first.tensors, first.files)
     if len({part.kind for part in parts}) > 1:
-        raise CheckpointDamaged(f"{where} is of bytes on some ranks, and a tree on others")
+        kinds = {BYTES: "bytes", TREE: "a tree"}
+        raise CheckpointDamaged(
+            f"{where}: it is {_by_ranks((part.rank, kinds.get(part.kind, part.kind)) for part in parts)}"
+        )
     if first.kind == BYTES:
         own = next((part for part in parts if part.rank == rank), first)
         return Whole(BYTES, None, [0], own.tensors, own.files)
@@ -205,14 +209,15 @@ class _Join:
         outline = spread[0][1].dtype, spread[0][1].shape, pieces
         joined = self._joined.get(outline) if pieces else None
         if joined is None:
-            joined = self._joined[outline] = self._assemble(name, [leaf for _, leaf in spread], pieces)
+            joined = self._joined[outline] = self._assemble(name, spread, pieces)
         return joined if self._tensors[joined].name == name else Tied(name, joined)
 
-    def _assemble(self, name: str, leaves: Sequence[Spread], pieces: Sequence[int]) -> int:
+    def _assemble(self, name: str, spread: Sequence[tuple[int, Spread]], pieces: Sequence[int]) -> int:
         """The number of the tensor that these are together."""
-        dtype, shape = leaves[0].dtype, leaves[0].shape
-        if any((leaf.dtype, leaf.shape) != (dtype, shape) for leaf in leaves):
-            raise CheckpointDamaged(f"{self._where}: {name!r} has another type or shape on some ranks than on others")
+        dtype, shape = spread[0][1].dtype, spread[0][1].shape
+        if any((leaf.dtype, leaf.shape) != (dtype, shape) for _, leaf in spread):
+            each = [(self._parts[place].rank, f"{leaf.dtype}{list(leaf.shape)}") for place, leaf in spread]
+            raise CheckpointDamaged(f"{self._where}: {name!r} is {_by_ranks(each)}")
         once: dict[Box, Tensor] = {}
         for tensor in (self._tensors[number] for number in pieces):  # of those that several ranks store, the lowest's
             once.setdefault(Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape), tensor)
@@ -228,6 +233,18 @@ class _Join:
             self._tensors.append(Tensor(name, dtype, shape, []))
             self._boxes[number] = own
         return number
+
+
+def _by_ranks(told: Iterable[tuple[int, str]]) -> str:
+    """What is something else on some ranks than on others, for people."""
+    found: dict[str, list[int]] = {}
+    for rank, what in told:
+        found.setdefault(what, []).append(rank)
+    some = []
+    for what, ranks in list(found.items())[:KINDS_SHOWN]:
+        more = f" and {len(ranks) - RANKS_SHOWN} more" if len(ranks) > RANKS_SHOWN else ""
+        some.append(f"{what} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:RANKS_SHOWN]))}{more}")
+    return " and ".join(some) + (" and others elsewhere" if len(found) > KINDS_SHOWN else "")
 
 
 def _own_numbers(skeleton: Node) -> set[int]:

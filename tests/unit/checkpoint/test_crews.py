@@ -20,7 +20,6 @@ from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.telling import SaveEvent
 from strata.checkpoint.words import Words
 from strata.errors import (
-    CheckpointDamaged,
     InvalidInput,
     RankFailed,
     SaveFailed,
@@ -240,7 +239,7 @@ def test_arrays_that_rank_0_has_no_longer_are_written_by_others() -> None:
     with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
         crew.save([{"a": np.ones(1), "b": np.ones(2)}] * 2, 1)
         states = [{"a": np.ones(1)}, {"a": np.ones(1), "b": np.full(2, 7.0)}]
-        with pytest.raises(CheckpointDamaged, match="'b' are not all of it"):
+        with pytest.raises(RankFailed, match="'b' are not all of it"):
             crew.save(states, 2)
         crew.save(states, 3)
         assert crew.managers[0].load()["b"].tolist() == [7, 7]
@@ -444,6 +443,28 @@ def test_what_is_marked_as_the_same_must_be() -> None:
     assert crew.managers[0].list_checkpoints() == []
 
 
+MISFITS = {
+    "shape": ([{"x": Replicated(np.ones(n))} for n in (3, 4, 3)], "'x' is float64[3] on ranks 0, 2 and float64[4] on"),
+    "type": ([{"x": Replicated(np.ones(3, t))} for t in "fdf"], "'x' is float32[3] on ranks 0, 2 and float64[3] on"),
+    "kind": ([{"x": np.ones(3)}, b"bytes", b"bytes"], "it is a tree on rank 0 and bytes on ranks 1, 2"),
+}
+
+
+@pytest.mark.parametrize(("states", "why"), MISFITS.values(), ids=MISFITS)
+def test_states_that_do_not_fit_together_are_no_damage(states: list[Any], why: str) -> None:
+    """Nothing that is stored is damaged: all ranks are told who has what."""
+    with Crew(MemoryStorage(), 3, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+
+        def act(rank: int, manager: CheckpointManager) -> str:
+            with pytest.raises(RankFailed) as caught:
+                manager.save(states[rank], 1)
+            return str(caught.value)
+
+        assert all(f"does not fit together. the state of step 1: {why}" in told for told in crew.each(act))
+        assert crew.managers[0].list_checkpoints() == []
+        crew.save([{"x": np.ones(3)}] * 3, 2)
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_what_ranks_have_in_common_is_compared_until_a_save_was_well(
     who: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -596,7 +617,7 @@ def test_what_is_in_tuples_is_joined_and_what_has_no_place_is_refused() -> None:
         found = crew.each(lambda rank, manager: manager.load())
         assert [each["d"][0].tolist() for each in found] == [[0, 0], [1, 1]]
         for states in ([{"l": [np.ones(1)]}, {"l": [np.ones(1), np.ones(2)]}], [{"l": None}, {"l": {"w": np.ones(3)}}]):
-            with pytest.raises(CheckpointDamaged, match="of rank 1 has no place"):
+            with pytest.raises(RankFailed, match="of rank 1 has no place"):
                 crew.save(states, 2)
 
 
