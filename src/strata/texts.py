@@ -1,5 +1,7 @@
 """Words and sizes as people read them at a glance."""
 
+from collections.abc import Sequence
+
 
 def readable_bytes(size: float) -> str:
     """`512 B`, `1.5 MiB`; in powers of 1024."""
@@ -15,6 +17,12 @@ def readable_bytes(size: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 object`, `2,000 objects`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def some_of(things: Sequence[object], most: int = 5) -> str:
+    """`a, b, c`; of many the first, and how many more there are."""
+    more = f" and {len(things) - most:,} more" if len(things) > most else ""
+    return ", ".join(map(str, things[:most])) + more
 
 
 def printable(text: str) -> str:

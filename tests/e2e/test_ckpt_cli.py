@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from strata import CheckpointManager
+from strata import CheckpointManager, PerRank, Replicated
 from tests.e2e.telling import STRATA, Told, lines, refusal, strata
+from tests.unit.checkpoint.crews import Crew
 
 ckpt = partial(strata, "ckpt")
 
@@ -181,10 +182,11 @@ def test_show_takes_a_step_and_patterns(root: Path) -> None:
         "bytes": 16,
         "tied_to": None,
         "is_view": False,
+        "own": False,
         "files": [told["files"][0]["path"]],
     }
     assert told["tensors"][1]["tied_to"] == "model/embed.weight"
-    assert told["values"] == [{"name": "step", "value": 25}]
+    assert told["values"] == [{"name": "step", "value": 25, "own": False}]
     assert told["files"][0]["own"]
     assert document(ckpt("show", "--json", root / "gpt/checkpoints/step_20"))["term"] == 1
     assert "no tensor of the checkpoint matches 'x*'" in refusal(ckpt("show", root, "--keys", "x*"))
@@ -196,6 +198,31 @@ def test_show_says_when_it_shows_less(root: Path) -> None:
         "3 tensors more: see --limit and --keys",
         "2 values more: see --limit and --keys",
     ]
+
+
+def of_ranks(where: Path) -> Path:
+    """Of three ranks: of a big array each has stored some rows."""
+    big = Replicated(torch.zeros(3 << 10, 1 << 10))
+    states = [{"w": torch.ones(3), "big": big, "rng": PerRank({"at": rank, "s": torch.ones(2)})} for rank in range(3)]
+    states[2]["late"] = PerRank(1)
+    with Crew(where, 3) as crew:
+        crew.save(states, 1)
+    return where
+
+
+def test_show_marks_what_each_rank_has_of_its_own(tmp_path: Path) -> None:
+    root = of_ranks(tmp_path)
+    told = document(ckpt("show", "--json", root))
+    assert [(each["name"], each["own"]) for each in told["tensors"] + told["values"]] == [
+        ("w", False),
+        ("big", False),
+        ("rng/s", True),
+        ("rng/at", True),
+    ]
+    assert told["own_elsewhere"] == ["late"]
+    shown = [line.rstrip() for line in lines(ckpt("show", root))]
+    assert [line.split()[0] for line in shown if line.endswith("each rank's own")] == ["rng/s", "rng/at"]
+    assert "  other ranks have something of their own in late" in shown
 
 
 def test_show_of_bytes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ writer.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
@@ -25,9 +25,10 @@ from strata.checkpoint.slices import Index
 from strata.checkpoint.stakes import stands
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
 from strata.checkpoint.verifying import verify_part
-from strata.checkpoint.whole import Whole
+from strata.checkpoint.whole import Whole, own_names, whole_of
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
+from strata.texts import some_of
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -85,6 +86,8 @@ class Checkpoints:
 
     def __init__(self, store: Store, rank: int = 0) -> None:
         self.store, self.rank = store, rank
+        self.size: int | None = None
+        """How many ranks go on from what is loaded; None for whoever only reads."""
         self.check: Callable[[], Awaitable[object]] = _nothing
         """Raises once another process has taken over: asked before anything is deleted that it may need."""
         self.deleting = asyncio.Lock()
@@ -105,6 +108,10 @@ class Checkpoints:
     def everywhere(self) -> str:
         """Wherever any could be."""
         return self.where
+
+    def act_as(self, rank: int, size: int | None = None) -> None:
+        """Load what this rank has of its own."""
+        self.rank, self.size = rank, size
 
     async def all(self) -> list[tuple[Folder, Metadata]]:
         """Every committed checkpoint whose manifest is sound, on the line or not."""
@@ -212,7 +219,7 @@ class Checkpoints:
         """The state, and what of it did not fit."""
         async with marked(self.store, folder):
             report = LoadReport()
-            whole = await self.store.whole(folder, self.rank)
+            whole = await self._whole(folder, goes_on=load.keys is None)
             loader = self._loader(folder, whole, progress)
             if whole.kind == BYTES:
                 if not load.is_whole:
@@ -228,10 +235,17 @@ class Checkpoints:
     async def load_slice(self, folder: Folder, name: str, index: Index) -> Any:
         """A part of one array."""
         async with marked(self.store, folder):
-            whole = await self.store.whole(folder, self.rank)
+            whole = await self._whole(folder)
             if whole.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it has no tensors")
             return await self._loader(folder, whole, lambda count: None).slice(name, index)
+
+    async def _whole(self, folder: Folder, *, goes_on: bool = False) -> Whole:
+        """As this rank sees it. Where fewer ranks go on than have saved, what the rest had of their own is told."""
+        parts = await self.store.parts(folder)
+        if goes_on and self.rank == 0 and self.size is not None:
+            _tell_of_others(folder, parts, self.size)
+        return whole_of(parts, self.rank, self._where(folder))
 
     def _loader(self, folder: Folder, whole: Whole, progress: Callable[[int], None]) -> StateLoader:
         return StateLoader(self.store, whole, progress, self._where(folder))
@@ -240,7 +254,7 @@ class Checkpoints:
         """For an object that is loaded into: nobody deletes the checkpoint until it is closed."""
         async with AsyncExitStack() as mark:
             await mark.enter_async_context(marked(self.store, folder))
-            whole = await self.store.whole(folder, self.rank)
+            whole = await self._whole(folder, goes_on=True)
             if whole.kind == BYTES:
                 raise InvalidInput(f"step {folder.step} is a state of bytes: it is loaded whole")
             loader = self._loader(folder, whole, lambda count: None)
@@ -357,6 +371,20 @@ class Checkpoints:
 
 async def _nothing() -> None:
     """To check: whoever has begun no term may delete what a user asks for."""
+
+
+def _tell_of_others(folder: Folder, parts: Sequence[Part], size: int) -> None:
+    """What ranks had of their own that are none any more."""
+    own = {part.rank: own_names(part) for part in parts if part.rank >= size}
+    names = list(dict.fromkeys(name for some in own.values() for name in some))
+    ranks = [rank for rank, some in own.items() if some]
+    if ranks:
+        logger.warning(
+            "step %d was saved by %d ranks, and %d go on from it: what others had of their own (%s of %s) is not "
+            "loaded. CheckpointReader(..., rank=%d) reads it",
+            *(folder.step, len(parts), size),
+            *(some_of(names), f"ranks {some_of(ranks)}" if len(ranks) > 1 else f"rank {ranks[0]}", ranks[0]),
+        )
 
 
 def some_steps(line: Iterable[int]) -> str:

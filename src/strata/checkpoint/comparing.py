@@ -15,10 +15,10 @@ from strata.checkpoint.replicas import copies_of, differing, lost_values, stored
 from strata.checkpoint.tree import Leaf
 from strata.checkpoint.whole import Whole
 from strata.errors import RankFailed
+from strata.texts import some_of
 
 logger = logging.getLogger("strata.checkpoint")
 
-TOLD = 5
 REMEMBERED = 10_000
 """So many plain values are known to have been told of: what differs beyond is not told again."""
 
@@ -72,7 +72,7 @@ class Comparing:
             on_devices = copies.on_devices if copies is not None else {}
             names = [name for name in differing(done.copies, own, on_devices) if name not in self._compared]
             if names:
-                _tell(handle, f"rank {rank} has other values than rank 0 for {_some(names)}: rank 0's are saved")
+                _tell(handle, f"rank {rank} has other values than rank 0 for {some_of(names)}: rank 0's are saved")
         if copies is not None:
             self._tell_values(handle, parts, whole)
         self.is_done(copies)
@@ -81,7 +81,7 @@ class Comparing:
         for (rank, holder), lost in sorted(lost_values(parts, whole).items()):
             names = [name for name in lost if (rank, name) not in self._lost]
             if names and len(self._lost) < REMEMBERED:
-                what = f"rank {rank} has other values than rank {holder} for {_some(names)}"
+                what = f"rank {rank} has other values than rank {holder} for {some_of(names)}"
                 _tell(handle, f"{what}: rank {holder}'s are saved")
                 self._lost.update((rank, name) for name in names[: REMEMBERED - len(self._lost)])
 
@@ -90,7 +90,7 @@ def _check_same(rank: int, done: Done, shared: Mapping[str, list[str]]) -> None:
     names = [name for name, digests in shared.items() if done.copies.get(name, digests) != digests]
     if names:
         raise RankFailed(
-            f"rank {rank} on {done.node} has other values than rank 0 for {', '.join(names[:TOLD])}, which is "
+            f"rank {rank} on {done.node} has other values than rank 0 for {some_of(names)}, which is "
             "marked Replicated: it is not the same on all ranks"
         )
 
@@ -99,7 +99,3 @@ def _tell(handle: SaveHandle, what: str) -> None:
     words = f"{what}. If each rank needs its own, mark them PerRank"
     logger.warning("step %d: %s", handle.step, words)
     handle.report.notes.append(words)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD} more" if len(names) > TOLD else "")

@@ -374,7 +374,9 @@ class CopiedCheckpoints(Checkpoints):
 
     def _behind(self) -> Checkpoints:
         """Without the copies."""
-        return Checkpoints(Store(self.copies.far.inner, self.store.job), self.rank)
+        behind = Checkpoints(Store(self.copies.far.inner, self.store.job))
+        behind.act_as(self.rank, self.size)
+        return behind
 
     async def _drop(self, folder: Folder, error: Exception) -> None:
         """Remove this checkpoint's copies: one of them is not what was written."""

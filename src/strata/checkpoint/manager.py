@@ -54,7 +54,8 @@ class CheckpointReader:
     """The checkpoints of a job, to be read, also beside the job that writes them: a mark keeps what is being read from
     being deleted meanwhile. Changes nothing else.
 
-    local: the folder of a local tier before `path`. What is whole there is read from there.
+    local: the folder of a local tier before `path`. What is whole there is read from there. rank: of what each rank
+    saved of its own, whose is given.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CheckpointReader:
         *,
         job_id: str | None = None,
         local: Where | None = None,
+        rank: int = 0,
     ) -> None:
         self._owned: list[StorageBackend] = []
         job = job_id or os.environ.get("STRATA_JOB_ID") or "default"
@@ -71,6 +73,7 @@ class CheckpointReader:
         near = None if local is None else Store(checked_local(self._opened(local), store.storage), job)
         self._tiers = None if near is None else Tiers(near, store)
         self._checkpoints: Checkpoints = self._tiers or Checkpoints(store)
+        self._checkpoints.act_as(check_int(rank, "rank"))
         self._stuck_seconds: float | None = STUCK_SECONDS
         self.last_load = LoadReport()
         """What did not fit when something was last loaded with strict=False."""
@@ -317,7 +320,7 @@ class CheckpointManager(CheckpointReader):
         super().__init__(path, backend, job_id=job_id, local=None if is_crew else local)
         if is_crew and local is not None:
             self._checkpoints = self._with_copies(local)
-        self._checkpoints.rank = rank
+        self._checkpoints.act_as(rank, world_size)
         self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
         self._stuck_seconds = self.config.stuck_seconds
         budget = self.config.memory_bytes

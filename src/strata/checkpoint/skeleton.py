@@ -30,6 +30,15 @@ def plain_values(skeleton: Node, *, common: bool = False) -> dict[str, Node]:
     return {names.give(name): node for name, node in ends(skeleton, common=common) if kind_of(node) not in ARRAYS}
 
 
+def own_places(skeleton: Node, name: str = "") -> Iterator[str]:
+    """Where each rank has something of its own."""
+    if kind_of(skeleton) == "rank":
+        yield name
+    elif kind_of(skeleton) != "arrays":
+        for each, node in inside(skeleton, name):
+            yield from own_places(node, each)
+
+
 def is_container(node: Node) -> bool:
     """Which, as an end, holds nothing."""
     return isinstance(node, list) or kind_of(node) in ("dict", "arrays", "items", "tuple", "set", "frozenset", "named")

@@ -51,6 +51,11 @@ class Tiers(Checkpoints):
         self.heals = False
         """Whether a damaged copy on the local disk is removed, once it is known to be at the far end."""
 
+    def act_as(self, rank: int, size: int | None = None) -> None:
+        super().act_as(rank, size)
+        self.near.act_as(rank, size)
+        self.far.act_as(rank, size)
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     async def view(self, *, alone: bool = False) -> View:

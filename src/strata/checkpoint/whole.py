@@ -15,14 +15,15 @@ import msgspec
 from strata.checkpoint.boxes import Box, cover, is_stretch, offset
 from strata.checkpoint.manifest import BYTES, TREE, Chunk, File, Leaf, Part, Spread, Tensor, Tied
 from strata.checkpoint.names import below
-from strata.checkpoint.skeleton import array_kinds, dict_of, entries, kind_of, nodes, plain_key
+from strata.checkpoint.skeleton import array_kinds, dict_of, entries, kind_of, nodes, own_places, plain_key
 from strata.checkpoint.tree import ARRAYS, Node
 from strata.errors import CheckpointDamaged
+from strata.texts import some_of
 
 OwnLeaf: TypeAlias = int | Tied
 _NONE: Any = object()
 _DICTS = ("dict", "arrays", "items")
-RANKS_SHOWN, KINDS_SHOWN = 8, 4
+KINDS_SHOWN = 4
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -37,6 +38,11 @@ class Whole(msgspec.Struct, frozen=True):
     """The pieces of those tensors that are not read from front to back."""
     others: list[str] = []
     """Where other ranks have something of their own, and this one has nothing: the names of these places."""
+
+
+def own_names(part: Part) -> list[str]:
+    """The places where this rank has something of its own."""
+    return ["the bytes"] if part.kind == BYTES else list(own_places(part.skeleton))
 
 
 def pieces_of(whole: Whole, tensor: int) -> list[Tensor]:
@@ -96,7 +102,7 @@ class _Join:
     def _check_all_are_placed(self) -> None:
         """Ranks may have different keys, but where one has an array, another must not have something else."""
         for part in self._parts:
-            own = _own_numbers(part.skeleton)
+            own = own_numbers(part.skeleton)
             for number, leaf in enumerate(part.leaves):
                 name = _name(part, leaf)
                 if number not in own and name not in self._numbers:
@@ -242,12 +248,11 @@ def _by_ranks(told: Iterable[tuple[int, str]]) -> str:
         found.setdefault(what, []).append(rank)
     some = []
     for what, ranks in list(found.items())[:KINDS_SHOWN]:
-        more = f" and {len(ranks) - RANKS_SHOWN} more" if len(ranks) > RANKS_SHOWN else ""
-        some.append(f"{what} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:RANKS_SHOWN]))}{more}")
+        some.append(f"{what} on rank{'s' * (len(ranks) > 1)} {some_of(ranks)}")
     return " and ".join(some) + (" and others elsewhere" if len(found) > KINDS_SHOWN else "")
 
 
-def _own_numbers(skeleton: Node) -> set[int]:
+def own_numbers(skeleton: Node) -> set[int]:
     """Arrays that are marked as the rank's own."""
     marked = [node["rank"] for node in nodes(skeleton) if kind_of(node) == "rank"]
     return {number for each in marked for number in array_kinds(each)}

@@ -15,15 +15,17 @@ from strata.checkpoint.matching import chooser
 from strata.checkpoint.overview import LATEST, Listed
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
-from strata.checkpoint.whole import Whole, pieces_of, whole_of
+from strata.checkpoint.whole import Whole, own_numbers, pieces_of, whole_of
 from strata.cli.ckpt_look import document, metrics_of
 from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
 from strata.cli.drawing import new_table, open_console
 from strata.errors import CheckpointDamaged
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, printable, readable_bytes, some_of
 
 VALUE_LENGTH = 100
 BYTES_STATE = "(the bytes)"
+OWN = "each rank's own"
+"""What is shown of it is what the lowest rank has."""
 
 Keys = Annotated[
     list[str] | None,
@@ -51,11 +53,11 @@ def show(
     """Show what a checkpoint holds: tensors, plain values, files. Nothing but its manifests is read."""
     found = asyncio.run(_read(url, step, job))
     tensors = tensor_rows(found.whole)
-    values = [(name, shown(node)) for name, node in plain_values(found.whole.skeleton).items()]
+    values = value_rows(found.whole)
     if keys:
-        wants = chooser([row["name"] for row in tensors] + [name for name, _ in values], keys)
+        wants = chooser([row["name"] for row in [*tensors, *values]], keys)
         tensors = [row for row in tensors if wants(row["name"])]
-        values = [value for value in values if wants(value[0])]
+        values = [row for row in values if wants(row["name"])]
     if as_json:
         typer.echo(json.dumps(_document(found, tensors, values), indent=2))
         return
@@ -78,10 +80,20 @@ async def _read(url: str, step: str, job: str | None) -> Shown:
 def tensor_rows(part: Whole) -> list[dict[str, Any]]:
     """One for each array of the state, as a document for programs."""
     kinds = array_kinds(part.skeleton) if part.kind == TREE else {}
-    return [_tensor_row(part, leaf, kinds.get(leaf.number, part.kind)) for leaf in leaves_of(part)]
+    own = own_numbers(part.skeleton)
+    return [_tensor_row(part, leaf, kinds.get(leaf.number, part.kind), leaf.number in own) for leaf in leaves_of(part)]
 
 
-def _tensor_row(part: Whole, leaf: Leaf, kind: str) -> dict[str, Any]:
+def value_rows(part: Whole) -> list[dict[str, Any]]:
+    """One for each plain value."""
+    common = plain_values(part.skeleton, common=True)
+    return [
+        {"name": name, "value": shown(node), "own": name not in common}
+        for name, node in plain_values(part.skeleton).items()
+    ]
+
+
+def _tensor_row(part: Whole, leaf: Leaf, kind: str, own: bool) -> dict[str, Any]:
     tensor = part.tensors[leaf.tensor]
     return {
         "name": leaf.name,
@@ -91,6 +103,7 @@ def _tensor_row(part: Whole, leaf: Leaf, kind: str) -> dict[str, Any]:
         "bytes": leaf.size,
         "tied_to": tensor.name if tensor.name != leaf.name else None,
         "is_view": leaf.is_view,
+        "own": own,
         "files": [
             part.files[each].path
             for each in sorted({chunk.file for piece in pieces_of(part, leaf.tensor) for chunk in piece.chunks})
@@ -98,14 +111,15 @@ def _tensor_row(part: Whole, leaf: Leaf, kind: str) -> dict[str, Any]:
     }
 
 
-def _document(found: Shown, tensors: list[dict[str, Any]], values: list[tuple[str, Any]]) -> dict[str, Any]:
+def _document(found: Shown, tensors: list[dict[str, Any]], values: list[dict[str, Any]]) -> dict[str, Any]:
     metadata = found.listed.metadata
     assert metadata is not None
     told = document(found.listed) | {"url": found.where, "job": metadata.job, "strata": metadata.strata}
     return told | {
         "attempt": metadata.attempt,
         "tensors": tensors,
-        "values": [{"name": name, "value": value} for name, value in values],
+        "values": values,
+        "own_elsewhere": found.whole.others,
         "files": [
             {"path": file.path, "rank": part.rank, "bytes": file.size, "own": _is_own(found, file.path)}
             for part in found.parts
@@ -131,6 +145,8 @@ def _draw_head(console: Console, found: Shown) -> None:
         f"saved {when} by Strata {metadata.strata}, epoch {metadata.epoch}, term {metadata.term}",
         _amounts(found),
     ]
+    if found.whole.others:
+        lines.append(f"other ranks have something of their own in {some_of(found.whole.others)}")
     if metadata.metrics:
         lines.append(f"metrics: {metrics_of(listed)}")
     notes = (("the latest", listed.is_latest), ("pinned", listed.is_pinned), ("left behind", not listed.on_line))
@@ -152,7 +168,7 @@ def _amounts(found: Shown) -> str:
 
 def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:
     numbers = {path: n for n, path in enumerate(dict.fromkeys(f.path for part in found.parts for f in part.files))}
-    table = new_table("tensor", "dtype", "shape", "bytes>", "tied to", "files")
+    table = new_table("tensor", "dtype", "shape", "bytes>", "tied to", "files", "")
     for row in tensors[:limit]:
         tied = "" if row["tied_to"] is None else row["tied_to"]
         table.add_row(
@@ -162,6 +178,7 @@ def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]],
             readable_bytes(row["bytes"]),
             Text(("within " if row["is_view"] and tied else "") + printable(tied)),
             " ".join(str(numbers[path]) for path in row["files"]),
+            OWN if row["own"] else "",
         )
     if tensors:
         console.print("")
@@ -177,15 +194,16 @@ def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]],
         console.print(files)
 
 
-def _draw_values(console: Console, values: list[tuple[str, Any]], limit: int) -> None:
-    if not values or all(value is None and not name for name, value in values):
+def _draw_values(console: Console, values: list[dict[str, Any]], limit: int) -> None:
+    if not values or all(row["value"] is None and not row["name"] for row in values):
         return
-    table = new_table("value", "")
-    for name, value in values[:limit]:
-        text = printable(json.dumps(value, ensure_ascii=False))
+    table = new_table("value", "", "")
+    for row in values[:limit]:
+        text = printable(json.dumps(row["value"], ensure_ascii=False))
         table.add_row(
-            Text(printable(name) or "(the state)"),
+            Text(printable(row["name"]) or "(the state)"),
             Text(text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"),
+            OWN if row["own"] else "",
         )
     console.print("")
     console.print(table)

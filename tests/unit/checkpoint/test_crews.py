@@ -109,6 +109,48 @@ def test_more_ranks_than_saved_have_nothing_of_their_own(tmp_path: Path) -> None
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_what_ranks_had_that_are_none_any_more_is_told_and_can_be_read(
+    tmp_path: Path, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Crew(tmp_path, 4) as crew:
+        crew.save([state_of(rank) for rank in range(4)], 1)
+        crew.each(lambda rank, manager: manager.load())
+    assert "had of their own" not in caplog.text
+    with Crew(tmp_path, size, "other") as crew:
+        crew.managers[0].load(keys="model/*")
+        assert "had of their own" not in caplog.text
+        for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
+            assert_same(found, bare(rank))
+    gone = ", ".join(map(str, range(size, 4)))
+    assert [record.getMessage() for record in caplog.records if "had of their own" in record.getMessage()] == [
+        f"step 1 was saved by 4 ranks, and {size} go on from it: what others had of their own (rng of ranks {gone}) is "
+        f"not loaded. CheckpointReader(..., rank={size}) reads it"
+    ]
+    for rank in range(4):
+        with CheckpointReader(tmp_path, rank=rank) as reader:
+            assert_same(reader.load(), bare(rank))
+            assert reader.load_slice("rng/state").tolist() == [rank] * 5
+    with pytest.raises(InvalidInput, match="rank"):
+        CheckpointReader(tmp_path, rank=-1)
+
+
+def test_bytes_of_ranks_that_are_none_any_more_are_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Crew(tmp_path, 2) as crew:
+        crew.save([b"zero", b"one"], 1)
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.load() == b"zero"
+    assert "(the bytes of rank 1) is not loaded. CheckpointReader(..., rank=1) reads it" in caplog.text
+    assert CheckpointReader(tmp_path, rank=1).load() == b"one"
+
+
+def test_a_reader_of_two_tiers_gives_what_a_rank_has_of_its_own(tmp_path: Path) -> None:
+    with Crew(tmp_path / "far", 2) as crew:
+        crew.save([state_of(rank) for rank in range(2)], 1)
+    with CheckpointReader(tmp_path / "far", local=tmp_path / "near", rank=1) as reader:
+        assert_same(reader.load(), bare(1))
+
+
 def test_saves_follow_each_other_and_the_latest_is_kept(tmp_path: Path) -> None:
     with Crew(tmp_path, 2, keep_count=2) as crew:
         for step in range(1, 6):
@@ -432,7 +474,7 @@ def test_of_very_many_plain_values_a_few_are_named(
             crew.save([{"seen": [rank] * 5000, f"w{step}": np.ones(3)} for rank in range(2)], step)
     names = ", ".join(f"seen/{n}" for n in range(5))
     assert told_to_mark(caplog) == [
-        f"step 1: rank 1 has other values than rank 0 for {names} and 4995 more: rank 0's are saved"
+        f"step 1: rank 1 has other values than rank 0 for {names} and 4,995 more: rank 0's are saved"
     ]
 
 
