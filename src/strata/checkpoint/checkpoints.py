@@ -21,6 +21,7 @@ from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import being_read, marked
 from strata.checkpoint.retention import KEEP_ALL, doomed
 from strata.checkpoint.saving import BYTES
+from strata.checkpoint.skeleton import plain_values
 from strata.checkpoint.slices import Index
 from strata.checkpoint.stakes import stands
 from strata.checkpoint.store import Folder, Store, folder_named, folders_of
@@ -230,7 +231,8 @@ class Checkpoints:
                 return await loader.into(load.into, renamer(load.rename), report, strictly), report
             if load.like is not None:
                 return await loader.like(load.like, renamer(load.rename), report, strictly), report
-            return await loader.tree(None if load.keys is None else chooser(names_of(whole), load.keys)), report
+            names = [] if load.keys is None else [*names_of(whole), *plain_values(whole.skeleton)]
+            return await loader.tree(None if load.keys is None else chooser(names, load.keys)), report
 
     async def load_slice(self, folder: Folder, name: str, index: Index) -> Any:
         """A part of one array."""

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from strata.errors import InvalidInput
+from strata.texts import some_of
 
 Keys: TypeAlias = str | Iterable[str]
 Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
@@ -114,8 +115,3 @@ def chooser(names: Sequence[str], keys: Keys) -> Callable[[str], bool]:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {some_of(names)}")
     return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def some_of(names: Sequence[str]) -> str:
-    """For words that tell them."""
-    return ", ".join(names[:TOLD]) + (f" and {len(names) - TOLD:,} more" if len(names) > TOLD else "")

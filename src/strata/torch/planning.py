@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from strata.checkpoint.matching import some_of
 from strata.checkpoint.names import below
 from strata.checkpoint.stateful import ArraySpec, Outline, Plan, lies_under
 from strata.errors import CheckpointMismatch, InvalidInput
+from strata.texts import some_of
 from strata.torch.components import ABSENT, Component, Fit, Found, Origin
 from strata.torch.modules import ModuleState
 from strata.torch.names import in_model

@@ -131,6 +131,7 @@ def test_what_ranks_had_that_are_none_any_more_is_told_and_can_be_read(
         with CheckpointReader(tmp_path, rank=rank) as reader:
             assert_same(reader.load(), bare(rank))
             assert reader.load_slice("rng/state").tolist() == [rank] * 5
+            assert reader.load(keys="rng/count") == {"rng": {"count": rank}}
     with pytest.raises(InvalidInput, match="rank"):
         CheckpointReader(tmp_path, rank=-1)
 
