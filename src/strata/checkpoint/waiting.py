@@ -43,8 +43,8 @@ class Wait:
         return is_due
 
     async def until_due(self) -> None:
-        while not self.is_due():
-            await asyncio.sleep(max(0.0, self._next - self.seconds))
+        await asyncio.sleep(max(0.0, self._next - self.seconds))
+        self._next *= RARER  # by the loop's own count: its clock may be a rounding short of it
 
 
 async def told(work: Awaitable[T], step: int, who: Callable[[], Awaitable[Collection[int]]], to: str) -> T:

@@ -106,3 +106,15 @@ def test_what_to_look_at_is_said_in_the_right_order() -> None:
     words = str(caught.value)
     assert "the parts of rank 1 are not there after 1 s: did rank 1 call save(step=10)?" in words
     assert words.index("is 5.") < words.index("the same storage for all")
+
+
+def test_a_clock_that_is_a_rounding_short_ends_the_pause_all_the_same() -> None:
+    async def pauses() -> list[float]:
+        wait = waiting.Wait()
+        wait._since = 0.0
+        wait._clock = lambda: wait._next - 1e-9
+        for _ in range(3):
+            await asyncio.wait_for(wait.until_due(), 5)
+        return [wait._next]
+
+    assert asyncio.run(pauses()) == [240]
