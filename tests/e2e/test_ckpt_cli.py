@@ -64,7 +64,7 @@ def the_file(root: Path, folder: str, ending: str) -> Path:
 
 def test_ls_shows_the_line_and_says_what_is_left_behind(root: Path) -> None:
     head, ten, twenty, thirty, more = lines(ckpt("ls", root))
-    assert head.split() == ["step", "epoch", "saved", "size", "written", "referred", "tensors", "metrics"]
+    assert head.split() == ["step", "epoch", "saved", "size", "written", "referred", "tensors", "ranks", "metrics"]
     assert ten.split()[0] == "10"
     assert ten.split()[-1] == "pinned"
     assert "32.0 KiB  32.0 KiB" in ten
@@ -74,6 +74,16 @@ def test_ls_shows_the_line_and_says_what_is_left_behind(root: Path) -> None:
     assert "32.0 KiB      16 B  32.0 KiB" in thirty
     assert thirty.rstrip().endswith("latest")
     assert more == "1 checkpoint left behind: see --all"
+
+
+def test_a_tensor_of_which_ranks_have_pieces_is_one_and_ranks_are_told(tmp_path: Path) -> None:
+    root = of_ranks(tmp_path)
+    (told,) = document(ckpt("ls", "--json", root))["checkpoints"]
+    assert (told["tensors"], told["ranks"]) == (3, 3)
+    head, row = lines(ckpt("ls", root))
+    place = head.index("tensors")
+    assert row[place : head.index("ranks") + 5].split() == ["3", "3"]
+    assert "in 3 tensors, of 3 ranks" in "\n".join(lines(ckpt("show", root)))
 
 
 def test_ls_all_shows_what_was_left_behind(root: Path) -> None:
@@ -252,6 +262,25 @@ def test_verify_reads_the_latest_or_what_is_named(root: Path) -> None:
     assert [line.split()[1] for line in lines(ckpt("verify", root, "10", "20"))[:-1]] == ["step_10", "step_20-2"]
     assert "4 checkpoints" in lines(ckpt("verify", "--all", root))[-1]
     assert "steps or --all" in refusal(ckpt("verify", "--all", root, "10"))
+
+
+def test_verify_of_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "gpt/checkpoints/step_1").mkdir(parents=True)
+    (tmp_path / "gpt/checkpoints/step_1/part-0-1-aa.json").write_text("{}")
+    told = [refusal(ckpt("verify", tmp_path, "--job", "gpt", *more)) for more in ([], ["--all"], ["--all", "--json"])]
+    assert "there is no committed checkpoint" in told[0]
+    assert told == [told[0]] * 3
+
+
+def test_rollback_says_what_it_left_behind(root: Path) -> None:
+    assert "there is no committed checkpoint of step 7 in" in refusal(ckpt("rollback", root, "--to", "7"))
+    assert ckpt("rollback", root, "--to", "10", answer=b"n\n").returncode == 1
+    where = (root / "gpt/checkpoints").as_uri()
+    told = document(ckpt("rollback", root, "--to", "20", "--yes", "--json"))
+    assert told == {"url": where, "latest": 20, "left_behind": [30]}
+    assert document(ckpt("rollback", root, "--to", "20", "--json")) == told | {"left_behind": []}
+    assert lines(ckpt("rollback", root, "--to", "20"))[0].endswith("there is nothing to go back from")
+    assert lines(ckpt("rollback", root, "--to", "10", "--yes")) == ["step 10 is the latest now; left behind: 20"]
 
 
 def test_verify_names_the_damage_goes_on_and_ends_with_one(root: Path) -> None:

@@ -12,6 +12,7 @@ from strata.checkpoint.checkpoints import Checkpoints, Damage, Survey
 from strata.checkpoint.lineage import Lineage, read_lineage, rebuilt
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, folder_named
+from strata.checkpoint.whole import number_of_tensors
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
 
 READS_AT_ONCE = 8
@@ -36,6 +37,11 @@ class Listed:
     def label(self) -> str:
         """The step, as a person names it; with its term where a step was saved again: `1000-7`."""
         return self.folder.name.removeprefix("step_")
+
+    @property
+    def ranks(self) -> int:
+        """How many saved it."""
+        return self.metadata.world_size if self.metadata else 0
 
     @property
     def stored_bytes(self) -> int:
@@ -153,7 +159,7 @@ async def _look(checkpoints: Checkpoints, folder: Folder, count_tensors: bool) -
         parts = await store.parts(folder)
     except (CheckpointDamaged, InvalidInput) as error:
         return Listed(folder, metadata, damage=str(error)) if await store.is_committed(folder) else None
-    return Listed(folder, metadata, sum(len(part.tensors) for part in parts))
+    return Listed(folder, metadata, number_of_tensors(parts))
 
 
 async def _lineage(checkpoints: Checkpoints) -> tuple[Lineage | None, str]:

@@ -10,8 +10,14 @@ from strata.errors import NotFound
 
 
 async def behind(checkpoints: Checkpoints, step: int) -> list[int]:
-    """The steps that a return to this one leaves behind. NotFound if it is not on the line."""
-    line = (await checkpoints.survey()).line
+    """The steps that a return to this one leaves behind. NotFound if there is none, or not on the line."""
+    survey = await checkpoints.survey()
+    line = survey.line
+    if step not in {folder.step for folder in (*dict(survey.sound), *survey.damaged)}:
+        there = some_steps(line)
+        raise NotFound(
+            f"there is no committed checkpoint of step {step} in {checkpoints.where}; the latest are: {there}"
+        )
     if step not in line:
         raise NotFound(
             f"step {step} of {checkpoints.where} is not on the line that led to where the job is, so it cannot go back "

@@ -45,6 +45,11 @@ def own_names(part: Part) -> list[str]:
     return ["the bytes"] if part.kind == BYTES else list(own_places(part.skeleton))
 
 
+def number_of_tensors(parts: Iterable[Part]) -> int:
+    """By their names: one of which several ranks store pieces, or each its own, is one."""
+    return len({tensor.name for part in parts for tensor in part.tensors})
+
+
 def pieces_of(whole: Whole, tensor: int) -> list[Tensor]:
     """What a tensor lies in: itself, unless that is boxes."""
     return whole.boxes.get(tensor) or [whole.tensors[tensor]]

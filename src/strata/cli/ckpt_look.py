@@ -68,7 +68,7 @@ def document(listed: Listed) -> dict[str, Any]:
         "written_bytes": listed.written_bytes if metadata else None,
         "referred_bytes": listed.stored_bytes - listed.written_bytes if metadata else None,
         "tensors": listed.tensors,
-        "ranks": len(metadata.parts) if metadata else None,
+        "ranks": listed.ranks if metadata else None,
         "metrics": written_metrics(metadata.metrics) if metadata else None,
         "on_line": listed.on_line,
         "latest": listed.is_latest,
@@ -89,7 +89,7 @@ def metrics_of(listed: Listed) -> str:
 
 def _draw(overview: Overview, rows: list[Listed]) -> None:
     console = open_console()
-    table = new_table("step>", "epoch>", "saved", "size>", "written>", "referred>", "tensors>", "metrics", "")
+    table = new_table("step>", "epoch>", "saved", "size>", "written>", "referred>", "tensors>", "ranks>", "metrics", "")
     for each in rows:
         table.add_row(*_row(each, line_is_known=not overview.lineage_damage))
     console.print(table if rows else f"no checkpoint of {printable(overview.where)} can be loaded")
@@ -114,7 +114,7 @@ def _row(listed: Listed, *, line_is_known: bool) -> list[Text]:
     )
     metadata = listed.metadata
     if metadata is None:
-        return [Text(listed.label), *[Text()] * 7, notes]
+        return [Text(listed.label), *[Text()] * 8, notes]
     referred = listed.stored_bytes - listed.written_bytes
     return [
         Text(listed.label),
@@ -124,6 +124,7 @@ def _row(listed: Listed, *, line_is_known: bool) -> list[Text]:
         Text(readable_bytes(listed.written_bytes)),
         Text(readable_bytes(referred) if referred else ""),
         Text("" if listed.tensors is None else f"{listed.tensors:,}"),
+        Text(f"{listed.ranks:,}"),
         Text(metrics_of(listed)),
         notes,
     ]
@@ -163,7 +164,7 @@ async def _verify(url: str, steps: list[str], everything: bool, job: str | None)
     async with opened(url, job) as found:
         overview = await found.overview()
         if everything and found.place.folder is None:
-            chosen = list(overview.checkpoints)
+            chosen = list(overview.checkpoints) or [overview.find(LATEST)]
         else:
             chosen = [overview.find(each) for each in found.named(steps) or [LATEST]]
         findings: list[dict[str, Any]] = []

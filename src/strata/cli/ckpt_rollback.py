@@ -1,12 +1,13 @@
 """`strata ckpt rollback`: back to an older checkpoint."""
 
 import asyncio
+import json
 from typing import Annotated
 
 import typer
 
 from strata.checkpoint.rollback import behind, roll_back
-from strata.cli.ckpt_place import Job, Url, Yes, opened
+from strata.cli.ckpt_place import AsJson, Job, Url, Yes, opened
 from strata.texts import printable
 
 
@@ -15,18 +16,22 @@ def rollback(
     to: Annotated[int, typer.Option("--to", metavar="STEP", min=0, help="The step to go on from.")],
     yes: Yes = False,
     job: Job = None,
+    as_json: AsJson = False,
 ) -> None:
     """Go back to an older checkpoint. Stop the job before; it goes on from there when it is started again. What came
     after stays, and can be loaded by its step, but is never the latest again."""
     where, left = asyncio.run(_look(url, to, job))
-    if not left:
-        typer.echo(f"step {to} is the latest in {printable(where)}: there is nothing to go back from")
-        return
     steps = ", ".join(map(str, left))
-    if not yes:
+    if left and not yes:
         typer.confirm(f"Go back to step {to} in {printable(where)}, and leave {steps} behind?", abort=True, err=True)
-    asyncio.run(_go(url, to, job))
-    typer.echo(f"step {to} is the latest now; left behind: {steps}")
+    if left:
+        left = asyncio.run(_go(url, to, job))
+    if as_json:
+        typer.echo(json.dumps({"url": where, "latest": to, "left_behind": left}, indent=2))
+    elif left:
+        typer.echo(f"step {to} is the latest now; left behind: {', '.join(map(str, left))}")
+    else:
+        typer.echo(f"step {to} is the latest in {printable(where)}: there is nothing to go back from")
 
 
 async def _look(url: str, step: int, job: str | None) -> tuple[str, list[int]]:
@@ -34,6 +39,7 @@ async def _look(url: str, step: int, job: str | None) -> tuple[str, list[int]]:
         return found.checkpoints.where, await behind(found.checkpoints, step)
 
 
-async def _go(url: str, step: int, job: str | None) -> None:
+async def _go(url: str, step: int, job: str | None) -> list[int]:
+    """What was left behind: a job that still ran may have saved since it was asked."""
     async with opened(url, job) as found:
-        await roll_back(found.checkpoints, step)
+        return await roll_back(found.checkpoints, step)

@@ -15,7 +15,7 @@ from strata.checkpoint.matching import chooser
 from strata.checkpoint.overview import LATEST, Listed
 from strata.checkpoint.saving import TREE
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
-from strata.checkpoint.whole import Whole, own_numbers, pieces_of, whole_of
+from strata.checkpoint.whole import Whole, number_of_tensors, own_numbers, pieces_of, whole_of
 from strata.cli.ckpt_look import document, metrics_of
 from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
 from strata.cli.drawing import new_table, open_console
@@ -158,12 +158,11 @@ def _draw_head(console: Console, found: Shown) -> None:
 
 def _amounts(found: Shown) -> str:
     listed = found.listed
-    tensors = sum(len(part.tensors) for part in found.parts)
-    told = f"{readable_bytes(listed.stored_bytes)} in {counted(tensors, 'tensor')}"
+    told = f"{readable_bytes(listed.stored_bytes)} in {counted(number_of_tensors(found.parts), 'tensor')}"
     referred = listed.stored_bytes - listed.written_bytes
     if referred:
         told += f": {readable_bytes(listed.written_bytes)} written, {readable_bytes(referred)} referred to"
-    return told + (f", of {len(found.parts)} ranks" if len(found.parts) > 1 else "")
+    return told + (f", of {listed.ranks} ranks" if listed.ranks > 1 else "")
 
 
 def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:

@@ -42,9 +42,11 @@ def test_only_to_what_led_here() -> None:
             manager.save({}, step)
         manager.load(1)
         manager.save({}, 5)
-    for step in (2, 3, 4):
+    for step in (2, 3):
         with pytest.raises(NotFound, match=f"step {step} of .* is not on the line .*: 1, 5"):
             background.run(roll_back(checkpoints(storage), step))
+    with pytest.raises(NotFound, match=r"there is no committed checkpoint of step 4 in .*: 1, 5"):
+        background.run(roll_back(checkpoints(storage), 4))
     assert background.run(roll_back(checkpoints(storage), 1)) == [5]
     assert background.run(behind(checkpoints(storage), 1)) == []
 
