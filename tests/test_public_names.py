@@ -25,6 +25,7 @@ PUBLIC_NAMES = [
     "DataDamaged",
     "DataError",
     "DataMismatch",
+    "DatasetRegistry",
     "EpochCoordinator",
     "Expired",
     "Fenced",

@@ -23,6 +23,7 @@ __all__ = [
     "DataDamaged",
     "DataError",
     "DataMismatch",
+    "DatasetRegistry",
     "EpochCoordinator",
     "Expired",
     "Fenced",
@@ -76,6 +77,7 @@ _HOMES = {
     "DataDamaged": "strata.errors",
     "DataError": "strata.errors",
     "DataMismatch": "strata.errors",
+    "DatasetRegistry": "strata.data.registry",
     "EpochCoordinator": "strata.sharding",
     "Expired": "strata.errors",
     "Fenced": "strata.errors",
@@ -121,6 +123,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.settings import CheckpointManagerConfig
     from strata.checkpoint.telling import SaveEvent
     from strata.core.settings import Retention
+    from strata.data.registry import DatasetRegistry
     from strata.errors import (
         AccessDenied,
         BarrierFailed,

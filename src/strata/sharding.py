@@ -318,11 +318,17 @@ def _deal(
 
 
 def _assignments(dataset_id: str, order: EpochOrder, shards: Indexes) -> list[ShardAssignment]:
+    return assignments(dataset_id, order.layout, order.epoch, shards)
+
+
+def assignments(
+    dataset_id: str, layout: ShardLayout, epoch: int, shards: Indexes, files: Iterable[list[str]] | None = None
+) -> list[ShardAssignment]:
     """The objects for these shards, made column by column: there may be a hundred thousand of them."""
-    starts = shards * order.layout.shard_size
-    ends = np.minimum(starts + order.layout.shard_size, order.layout.total_samples)
-    files: map[list[str]] = map(list, repeat(()))
-    columns = (repeat(dataset_id), shards.tolist(), starts.tolist(), ends.tolist(), files, repeat(order.epoch))
+    starts = shards * layout.shard_size
+    ends = np.minimum(starts + layout.shard_size, layout.total_samples)
+    files = map(list, repeat(())) if files is None else files
+    columns = (repeat(dataset_id), shards.tolist(), starts.tolist(), ends.tolist(), files, repeat(epoch))
     return list(map(ShardAssignment, *columns))
 
 
