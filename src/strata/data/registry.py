@@ -19,7 +19,8 @@ from strata.config import Config
 from strata.core.events import DatasetRegisterRequested
 from strata.core.ids import check_bool, check_id, check_int, check_name
 from strata.core.orders import ShardLayout
-from strata.data.counted import Progress, counted_files
+from strata.data.counting import counted_files
+from strata.data.indexing import Progress
 from strata.data.paths import Paths, written
 from strata.data.registered import Cut, FilesKey, RegisteredDataset, Registration, Share
 from strata.data.shardfiles import ShardFiles
@@ -261,7 +262,7 @@ class DatasetRegistry:
         if found is None:
             otherwise = "ask where the files are, or take get_assignments, which can do without them"
             found = counted_files(share.path, share.format, None, otherwise)
-        found.check_total(share.dataset_id, share.layout.total_samples)
+        found.check_total(share.dataset_id, share.layout.total_samples, share.path)
         self._files[share.key] = found
         return found
 

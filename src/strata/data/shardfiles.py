@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.orders import ShardLayout
-from strata.errors import Conflict, Refused
+from strata.errors import DataChanged, Refused
 from strata.texts import counted
 
 Indexes = NDArray[np.int64]
@@ -38,13 +38,14 @@ class ShardFiles:
     def total_samples(self) -> int:
         return int(self._ends[-1]) if self._files else 0
 
-    def check_total(self, dataset_id: str, total_samples: int) -> None:
-        """Conflict unless there are as many samples as were registered: shards would hold others than all think."""
+    def check_total(self, dataset_id: str, total_samples: int, path: str) -> None:
+        """DataChanged unless there are as many samples as were registered: shards would hold others than all think."""
         if self.total_samples != total_samples:
-            raise Conflict(
-                f"dataset {dataset_id!r} is registered with {counted(total_samples, 'sample')}, and its files hold "
-                f"{self.total_samples:,} now. If they were changed on purpose, register it again with replace=True; "
-                "else put back what was there"
+            raise DataChanged(
+                f"dataset {dataset_id!r} is registered with {counted(total_samples, 'sample')}, and the files in "
+                f"{path} hold {self.total_samples:,} now. If that is what is meant, register it again with "
+                "replace=True; else put back what was there",
+                file=path,
             )
 
     def of_each(self, shards: Indexes, layout: ShardLayout) -> list[list[str]]:

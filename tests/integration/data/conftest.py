@@ -1,17 +1,10 @@
-"""A coordinator for all tests that do not harm it, and files whose samples can be counted."""
+"""A coordinator for all tests that do not harm it."""
 
-import importlib.util
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from strata.data.counted import COUNTING, Progress
-from strata.data.shardfiles import FileRows
-from strata.errors import NotFound
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 
@@ -39,32 +32,3 @@ def job(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def client(running: CoordinatorProcess, job: str) -> Iterator[Client]:
     with Client(running.address, job) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts JSON lines and Parquet footers, for as long as Strata itself cannot."""
-    if importlib.util.find_spec(COUNTING) is None:
-        module = ModuleType(COUNTING)
-        module.count = _count  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, COUNTING, module)
-
-
-def _count(path: str | list[str], format: str, progress: Progress | None) -> list[FileRows]:
-    paths = [Path(path)] if isinstance(path, str) else [Path(each) for each in path]
-    files: list[FileRows] = []
-    for each in paths:
-        if not each.exists():
-            raise NotFound(f"there is no file or folder {each}")
-        for file in sorted(each.iterdir()) if each.is_dir() else [each]:
-            files.append(FileRows(str(file), _rows(file, format)))
-            if progress:
-                progress(len(files), len(files), sum(done.rows for done in files))
-    return files
-
-
-def _rows(file: Path, format: str) -> int:
-    if format == "parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        return int(parquet.read_metadata(file).num_rows)
-    return len(file.read_bytes().splitlines())

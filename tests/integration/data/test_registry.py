@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 import dtruntime
-from strata import Conflict, DatasetRegistry, InvalidInput, NotFound, Refused, ShardAssignment
+from strata import (
+    BlockingStorage,
+    Conflict,
+    DataChanged,
+    DatasetRegistry,
+    InvalidInput,
+    NotFound,
+    Refused,
+    ShardAssignment,
+    open_storage,
+)
 from tests.servers.coordinator import Client, CoordinatorProcess
 
 TOTAL, SHARD = 1_281_167, 10_000
@@ -228,6 +238,19 @@ def test_a_list_of_files_keeps_its_order(running: CoordinatorProcess, client: Cl
         ]
 
 
+def test_files_of_a_storage_are_named_by_their_urls(running: CoordinatorProcess, client: Client) -> None:
+    client.world(2)
+    with BlockingStorage(open_storage("memory://registry/lines")) as storage:
+        for number in range(4):
+            storage.write(f"part-{number}.jsonl", b'{"x": 1}\n' * 5)
+        with DatasetRegistry(running.address) as registry:
+            registry.register("lines", "memory://registry/lines/", "jsonl", shard_size=5)
+            files = [registry.get_shard("lines", rank) for rank in range(2)]
+            assert sorted(chain(*files)) == [f"memory://registry/lines/part-{number}.jsonl" for number in range(4)]
+            with DatasetRegistry(running.address) as another:
+                assert files == [asyncio.run(another.get_shard_async("lines", rank)) for rank in range(2)]
+
+
 def test_a_file_of_two_workers_is_refused_and_the_loader_named(
     running: CoordinatorProcess, client: Client, tmp_path: Path
 ) -> None:
@@ -253,7 +276,7 @@ def test_files_that_hold_other_samples_than_were_registered(
     folder = json_lines(tmp_path / "lines", [30, 30])
     with DatasetRegistry(running.address) as registry:
         registry.register("lines", folder, "jsonl", total_samples=61, shard_size=30)
-        with pytest.raises(Conflict, match="registered with 61 samples, and its files hold 60 now"):
+        with pytest.raises(DataChanged, match=r"registered with 61 samples, and the files in .* hold 60 now"):
             registry.get_shard("lines", 0)
         registry.register("lines", folder, "jsonl", total_samples=60, shard_size=30, replace=True)
         assert len(registry.get_shard("lines", 0)) == 2

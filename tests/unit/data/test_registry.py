@@ -3,14 +3,12 @@
 import asyncio
 import os
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strata import DatasetRegistry
-from strata.data.counted import COUNTING
 from strata.errors import InvalidInput, StrataError
 from strata.rpc import RpcError, Status
 
@@ -111,15 +109,3 @@ def test_after_it_is_closed() -> None:
     registry.close()
     with pytest.raises(StrataError, match=r"closed.*127\.0\.0\.1:9.*make another"):
         registry.list()
-
-
-def test_without_what_counts_samples_they_must_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    class Absent:
-        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-            if name == COUNTING:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.delitem(sys.modules, COUNTING, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
-    with DatasetRegistry(NOWHERE) as registry, pytest.raises(InvalidInput, match="give total_samples"):
-        registry.register("d", tmp_path, "jsonl")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from strata.core.orders import ShardLayout
 from strata.data.shardfiles import FileRows, ShardFiles
-from strata.errors import Conflict, Refused
+from strata.errors import DataChanged, Refused
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
 
@@ -81,7 +81,10 @@ def test_nobody_has_nothing() -> None:
     assert files_of([0]).total_samples == 0
 
 
-def test_files_that_hold_something_else_are_a_conflict() -> None:
-    files_of([3, 4]).check_total("d", 7)
-    with pytest.raises(Conflict, match="'d' is registered with 8 samples, and its files hold 7 now"):
-        files_of([3, 4]).check_total("d", 8)
+def test_files_that_hold_something_else_have_changed() -> None:
+    files_of([3, 4]).check_total("d", 7, "/data/d")
+    with pytest.raises(
+        DataChanged, match="'d' is registered with 8 samples, and the files in /data/d hold 7 now"
+    ) as told:
+        files_of([3, 4]).check_total("d", 8, "/data/d")
+    assert told.value.file == "/data/d"
