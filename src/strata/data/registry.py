@@ -8,7 +8,6 @@ or in one beside the loop.
 import asyncio
 import os
 import socket
-from functools import partial
 from typing import Any, Self, TypeAlias
 
 import msgspec
@@ -96,13 +95,13 @@ class DatasetRegistry:
 
         path: a file, a folder, a pattern, or a list of those, as the workers see it. total_samples: if it is given,
         nothing need be there on this machine; else the samples are counted in the files, and `progress` is called with
-        the files done, of how many, and the samples so far. shard_size: by default such that there are 1,000 shards, of
-        at most 10,000 samples. strategy: "slots", or "ring" for ownership that follows from ranks alone. order:
+        the files done, of how many, and the samples so far. shard_size: by default about a thousandth of the samples,
+        but at most 10,000. strategy: "slots", or "ring" for ownership that follows from ranks alone. order:
         "elastic" or "affinity", for the loader. replace: whatever is registered is replaced if it differs, by a new
         version at epoch 0; replaces_version: only if it is this version.
         """
-        prepare = partial(self._prepared, dataset_id, path, format, total_samples, progress)
-        asked, files = prepare(Cut(shard_size, shuffle, seed, strategy, order), replaces_version)
+        cut = Cut(shard_size, shuffle, seed, strategy, order)
+        asked, files = self._prepared(dataset_id, path, format, total_samples, cut, replaces_version, progress)
         return background.run(self._register(asked, files, replace))
 
     async def register_async(  # noqa: PLR0917  as above
@@ -121,9 +120,9 @@ class DatasetRegistry:
         replaces_version: int | None = None,
         progress: Progress | None = None,
     ) -> Registration:
-        prepare = partial(self._prepared, dataset_id, path, format, total_samples, progress)
         cut = Cut(shard_size, shuffle, seed, strategy, order)
-        asked, files = await asyncio.to_thread(prepare, cut, replaces_version)
+        said = (dataset_id, path, format, total_samples, cut, replaces_version, progress)
+        asked, files = await asyncio.to_thread(self._prepared, *said)
         return await self._register(asked, files, replace)
 
     def _prepared(  # noqa: PLR0917  what a caller said, in its order
@@ -132,9 +131,9 @@ class DatasetRegistry:
         path: Paths,
         format: str,
         total_samples: int | None,
-        progress: Progress | None,
         cut: Cut,
         replaces_version: int | None,
+        progress: Progress | None,
     ) -> tuple[DatasetRegisterRequested, ShardFiles | None]:
         """What to ask for, checked, and the files if they were counted for it."""
         where, files = written(path), None
