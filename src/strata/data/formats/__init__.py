@@ -2,17 +2,26 @@
 
 from typing import Any, TypeAlias
 
+from strata.data.formats.arrow import Arrow
 from strata.data.formats.csv import Csv
+from strata.data.formats.files import Files
 from strata.data.formats.jsonl import Jsonl
 from strata.data.formats.parquet import Parquet
+from strata.data.formats.tfrecord import TFRecord
+from strata.data.formats.webdataset import WebDataset
 from strata.errors import InvalidInput
 
-AnyFormat: TypeAlias = Parquet | Csv | Jsonl
+AnyFormat: TypeAlias = Parquet | Arrow | Csv | Jsonl | WebDataset | TFRecord | Files
 
 FORMATS: dict[str, type[AnyFormat]] = {
     "parquet": Parquet,
+    "arrow": Arrow,
+    "feather": Arrow,
     "csv": Csv,
     "jsonl": Jsonl,
+    "webdataset": WebDataset,
+    "tfrecord": TFRecord,
+    "files": Files,
 }
 
 

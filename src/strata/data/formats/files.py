@@ -1,0 +1,44 @@
+"""A folder of raw files: each is one sample, with its name in column `path` and its bytes in column `data`."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from strata.data.columnar import arrow
+from strata.data.damage import Damage
+from strata.data.files import File
+from strata.data.formats.base import MAX_VALUE_BYTES, Block, FileIndex
+from strata.data.formats.values import Values
+from strata.data.schemas import Found, same
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Files(msgspec.Struct, frozen=True, tag="files"):
+    """Files as they are. `path` is relative to what all of the dataset has in common, with slashes."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return ()
+
+    def merge(self, found: Found) -> "pa.Schema":
+        return same(found)
+
+    def index(self, file: File) -> FileIndex:
+        if file.size > MAX_VALUE_BYTES:
+            raise Damage(f"it has {file.size} bytes; at most {MAX_VALUE_BYTES} are read as one sample")
+        pa = arrow()
+        schema = pa.schema([("path", pa.string()), ("data", pa.binary())])
+        return FileIndex(np.zeros(1, np.int64), np.array([file.size]), np.ones(1, np.int64), schema)
+
+    def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
+        pa = arrow()
+        path = pa.array([file.name], pa.string())
+        if "data" not in schema.names:
+            return pa.table({"path": path}).select(schema.names)
+        data = file.read(0, file.size)
+        one = np.array([0], np.int64)
+        values = Values(data, one, np.array([file.size])).take(one)
+        return pa.table({"path": path, "data": values}).select(schema.names)

@@ -1,0 +1,114 @@
+"""WebDataset: tars whose members of one basename, one after the other, are a sample; columns are their extensions.
+
+A block is a run of samples; `start` and `length` are its bytes. `dir/0001.seg.png` is column `seg.png` of the sample
+`dir/0001`, which column `__key__` holds. As with the library of that name, extensions are taken in small letters, and
+members without one, or whose name begins with a dot, are left out. A sample that lacks a member has null there.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from strata.data.columnar import arrow
+from strata.data.damage import Damage
+from strata.data.files import File
+from strata.data.formats.base import (
+    BLOCK_BYTES,
+    MAX_VALUE_BYTES,
+    Block,
+    FileIndex,
+    check_block_bytes,
+    check_gzip,
+    file_index,
+)
+from strata.data.formats.tar import Member, Source, members
+from strata.data.formats.values import Values
+from strata.data.formats.window import Held, Window
+from strata.data.schemas import Found, union
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY = "__key__"
+MAX_COLUMNS = 1000
+
+
+class _Sample(NamedTuple):
+    key: str
+    start: int
+    members: dict[str, Member]
+
+
+class WebDataset(msgspec.Struct, frozen=True, tag="webdataset"):
+    """Tars of samples. Compressed ones are refused."""
+
+    block_bytes: int = BLOCK_BYTES
+
+    def __post_init__(self) -> None:
+        check_block_bytes(self.block_bytes)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return (".tar", ".tar.gz", ".tgz")
+
+    def merge(self, found: Found) -> "pa.Schema":
+        return union(found)
+
+    def index(self, file: File) -> FileIndex:
+        pa = arrow()
+        source = Window(file)
+        check_gzip(bytes(source.at(0, min(2, file.size))))
+        blocks: list[Block] = []
+        columns: dict[str, None] = {}
+        start, end, rows = 0, 0, 0
+        for sample in _samples(source, whole=True):
+            if rows and sample.start - start >= self.block_bytes:
+                blocks.append(Block(start, end - start, rows))
+                start, rows = sample.start, 0
+            start = start if rows else sample.start
+            end, rows = max(member.next for member in sample.members.values()), rows + 1
+            if end - sample.start > MAX_VALUE_BYTES:
+                raise Damage(f"sample {sample.key!r} has more than {MAX_VALUE_BYTES} bytes")
+            columns |= dict.fromkeys(sample.members)
+            if len(columns) > MAX_COLUMNS:
+                raise Damage(f"it has more than {MAX_COLUMNS} extensions, each of which would be a column")
+        blocks.append(Block(start, end - start, rows))
+        schema = pa.schema([(KEY, pa.string()), *((name, pa.binary()) for name in columns)]) if columns else None
+        return file_index(blocks, schema)
+
+    def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
+        pa = arrow()
+        data = file.read(block.start, block.length)
+        samples = [*_samples(Held(memoryview(data)), whole=False)]
+        # In the order in which they lie in the file, which is that of samples.
+        places = [(row, name, member) for row, sample in enumerate(samples) for name, member in sample.members.items()]
+        starts = np.array([member.start for _, _, member in places], np.int64)
+        values = Values(data, starts, starts + np.array([member.size for _, _, member in places], np.int64))
+        numbers = {name: np.full(len(samples), -1, np.int64) for name in schema.names}
+        for number, (row, name, _) in enumerate(places):
+            if name in numbers:
+                numbers[name][row] = number
+        keys = pa.array([sample.key for sample in samples], pa.string())
+        made = {name: keys if name == KEY else values.take(numbers[name]) for name in schema.names}
+        return pa.table(made, schema=schema) if made else pa.table({KEY: keys}).select([])
+
+
+def _samples(source: Source, *, whole: bool) -> Iterator[_Sample]:
+    sample: _Sample | None = None
+    for member in members(source, whole=whole):
+        folder, slash, base = member.name.rpartition("/")
+        stem, dot, extension = base.partition(".")
+        if not stem or not dot:
+            continue
+        key, extension = f"{folder}{slash}{stem}", extension.lower()
+        if sample is None or sample.key != key:
+            if sample is not None:
+                yield sample
+            sample = _Sample(key, member.header, {})
+        if extension in sample.members or extension == KEY:
+            raise Damage(f"sample {key!r} has {extension!r} twice")
+        sample.members[extension] = member
+    if sample is not None:
+        yield sample
