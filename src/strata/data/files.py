@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
@@ -30,18 +30,11 @@ Ranges = Sequence[tuple[int, int]]
 """(start, length) each."""
 
 
-class Seen(tuple[int, str]):
-    """What a file looks like from outside: its size and its version."""
+class Seen(NamedTuple):
+    """What a file looks like from outside."""
 
-    __slots__ = ()
-
-    @property
-    def size(self) -> int:
-        return self[0]
-
-    @property
-    def version(self) -> str:
-        return self[1]
+    size: int
+    version: str
 
 
 class Folder(Protocol):
@@ -85,6 +78,10 @@ class File:
     @property
     def path(self) -> str:
         return self.folder.path_of(self.name)
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.folder, LocalFolder)
 
     def __str__(self) -> str:
         return self.path
@@ -143,6 +140,7 @@ class File:
             why = f"cannot read {self.path}: {error.strerror}"
             raise StorageError(why, storage=self.folder.url, key=self.name) from error
         except EOFError as error:
+            self.check()
             self._changed(f"it was cut short: {error}")
 
     def _changed(self, how: str) -> NoReturn:
@@ -218,7 +216,7 @@ class RemoteFolder:
         return f"{self._url.rstrip('/')}/{name}"
 
     def look(self, name: str) -> Seen:
-        return Seen((self.storage.size(name), self.storage.version(name)))
+        return Seen(self.storage.size(name), self.storage.version(name))
 
     def may_have_changed(self, file: File) -> bool:
         now, key = time.monotonic(), (file.name, file.version)
@@ -292,4 +290,4 @@ def folder_at(url: str, options: StorageOptions | None = None) -> Folder:
 
 def seen_locally(stat: os.stat_result) -> Seen:
     """By the nanosecond of the last change; copies that keep no times are taken for changed."""
-    return Seen((stat.st_size, f"{stat.st_mtime_ns:x}-{stat.st_size:x}"))
+    return Seen(stat.st_size, f"{stat.st_mtime_ns:x}-{stat.st_size:x}")

@@ -178,14 +178,14 @@ def _remote(location: Location, pattern: list[str], suffixes: Sequence[str], opt
             base, _, name = base.rpartition("/")
             return _Entry(place, base, [(name, seen)])
     start = len(base) + 1 if base else 0
-    listed = [(entry.path[start:], Seen((entry.size, ""))) for entry in bucket.storage.list_all(base)]
+    listed = [(entry.path[start:], Seen(entry.size, "")) for entry in bucket.storage.list_all(base)]
     names = [each for each in listed if _counts(each[0].split("/"), pattern)]
     chosen = sorted(names) if pattern else _chosen(names, suffixes)
     versions = background.run(_versions(bucket, [f"{base}/{name}" if base else name for name, _ in chosen]))
     return _Entry(
         place,
         base,
-        [(name, Seen((seen.size, version))) for (name, seen), version in zip(chosen, versions, strict=True)],
+        [(name, Seen(seen.size, version)) for (name, seen), version in zip(chosen, versions, strict=True)],
     )
 
 

@@ -20,7 +20,7 @@ from strata.data.damage import Damage
 from strata.data.files import File, Folder, folder_at
 from strata.data.formats import AnyFormat, format_name
 from strata.data.formats.base import Block, Numbers
-from strata.errors import DataDamaged, InvalidInput
+from strata.errors import DataDamaged, DataError, InvalidInput
 from strata.storage.backend import StorageOptions
 
 if TYPE_CHECKING:
@@ -201,8 +201,11 @@ def told(file: File, first: int | None = None, end: int | None = None) -> Iterat
     except (Damage, pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         file.check()  # damage to a file that changed is no wonder: that it changed is what to say
         samples = None if first is None or end is None else (first, end)
-        rows = f" (samples {samples[0]} to {samples[1] - 1})" if samples else ""
+        where = file.path + (f" (samples {samples[0]} to {samples[1] - 1})" if samples else "")
         why = " ".join(str(error).split()) or type(error).__name__
-        raise DataDamaged(
-            f"{file.path}{rows} is damaged, or not of the format it is read as: {why}", file=file.path, samples=samples
-        ) from error
+        if isinstance(error, MemoryError):
+            raise DataError(
+                f"{where} needs more memory than there is: {why}", file=file.path, samples=samples
+            ) from error
+        what = f"{where} is damaged, or not of the format it is read as: {why}"
+        raise DataDamaged(what, file=file.path, samples=samples) from error

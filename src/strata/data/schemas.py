@@ -51,7 +51,7 @@ def same_names(found: Found) -> "pa.Schema":
             first_path, types = path, {field.name: field.type for field in schema}
         elif last is None or not schema.equals(last):
             _check_same(_nameless(types), first_path, _nameless(schema.names), path)
-            types = {field.name: _wider_text(types[field.name], field.type) for field in schema}
+            types = {field.name: _wider(types[field.name], field.type) or pa.string() for field in schema}
         last = schema
     return pa.schema([*types.items()])
 
@@ -125,11 +125,6 @@ def _wider(one: Any, two: Any) -> Any:
         return _wider_time(one, two)
     # What looks like a date is one, until a text comes that does not.
     return pa.string() if all(kinds.is_timestamp(each) or kinds.is_string(each) for each in (one, two)) else None
-
-
-def _wider_text(one: Any, two: Any) -> Any:
-    pa = arrow()
-    return _wider(one, two) or (pa.binary() if pa.binary() in (one, two) else pa.string())
 
 
 def _wider_struct(one: Any, two: Any) -> Any:

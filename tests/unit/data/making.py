@@ -16,6 +16,7 @@ import pyarrow.parquet
 from strata.data.formats import AnyFormat, format_of
 from strata.data.formats.crc32c import crc32c, masked
 from strata.data.index import DatasetIndex
+from strata.errors import DataError
 
 TEXTS = ["plain", 'quo"ted', "two\nlines", "", "comma, comma", "ünïcödé", '""', "\r\n"]
 
@@ -88,15 +89,10 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def of_records(records: list[bytes]) -> bytes:
-    return b"".join(
-        length + _sum(length) + record + _sum(record)
-        for record in records
-        for length in (len(record).to_bytes(8, "little"),)
-    )
-
-
-def _sum(data: bytes) -> bytes:
-    return masked(crc32c(data, np.array([0]), np.array([len(data)]))).astype("<u4").tobytes()
+    pieces = [piece for record in records for piece in (len(record).to_bytes(8, "little"), record)]
+    lengths = np.array([*map(len, pieces)], np.int64)
+    sums = masked(crc32c(b"".join(pieces), np.cumsum(lengths) - lengths, lengths)).astype("<u4")
+    return b"".join(piece + each.tobytes() for piece, each in zip(pieces, sums, strict=True))
 
 
 def of_tfrecord(data: pa.Table) -> bytes:
@@ -138,14 +134,12 @@ KINDS = {
     "csv": Made(format_of("csv"), ".csv", of_csv),
     "csv-tiny-blocks": Made(format_of("csv", block_bytes=1), ".csv", of_csv),
     "csv-small-blocks": Made(format_of("csv", block_bytes=100), ".csv", of_csv),
-    "csv-crlf": Made(
-        format_of("csv", block_bytes=64), ".csv", lambda data: of_csv(data, lineterminator="\r\n")
-    ),
+    "csv-crlf": Made(format_of("csv", block_bytes=64), ".csv", lambda data: of_csv(data, lineterminator="\r\n")),
     "csv-cr": Made(
         format_of("csv", block_bytes=64),
         ".csv",
         lambda data: of_csv(without_lf(data), lineterminator="\r"),
-        lambda data: without_lf(data),
+        without_lf,
     ),
     "csv-tabs": Made(
         format_of("csv", delimiter="\t", quote="'", block_bytes=90),
@@ -171,6 +165,14 @@ def written(made: Made, folder: Path, counts: list[int]) -> pa.Table:
         (folder / f"part-{number:03}{made.suffix}").write_bytes(made.write(table(count, start)))
         start += count
     return made.expected(table(start))
+
+
+def outcome(read: Callable[[], pa.Table]) -> pa.Table | DataError:
+    """What is read, or what is told."""
+    try:
+        return read()
+    except DataError as error:
+        return error
 
 
 def read_all(index: DatasetIndex, columns: list[str] | None = None) -> pa.Table:

@@ -28,6 +28,14 @@ def crc32c(data: Any, starts: Numbers, lengths: Numbers) -> Sums:
     return ends ^ _followed(begins ^ _ALL, lengths) ^ _ALL
 
 
+def crc32c_of_few(data: bytes) -> int:
+    """Of a few bytes, for which arrays are not worth while."""
+    table, found = _byte_numbers(), 0xFFFFFFFF
+    for byte in data:
+        found = table[(found ^ byte) & 0xFF] ^ (found >> 8)
+    return found ^ 0xFFFFFFFF
+
+
 def masked(sums: Sums) -> Sums:
     """As TFRecord stores them, so that a CRC of what holds a CRC is not a trivial one."""
     return ((sums >> np.uint32(15)) | (sums << np.uint32(17))) + np.uint32(0xA282EAD8)
@@ -39,6 +47,11 @@ def _byte_table() -> Sums:
     for _ in range(8):
         sums = np.where(sums & 1, (sums >> 1) ^ np.uint32(_POLYNOMIAL), sums >> 1).astype(np.uint32)
     return sums
+
+
+@cache
+def _byte_numbers() -> list[int]:
+    return [int(each) for each in _byte_table()]
 
 
 def _next(sums: Sums, byte: Any) -> Sums:

@@ -67,13 +67,14 @@ class Csv(msgspec.Struct, frozen=True, tag="csv"):
         return same_names(found)
 
     def index(self, file: File) -> FileIndex:
-        head = self._head(file)
+        head, given = self._head(file), self._given_types()
         blocks, schemas = [], []
         for start, data in cut(file, head.start, self.block_bytes, self._rows.last_end):
-            table = self._parsed(data, head.names, self._given_types())
+            table = self._parsed(data, head.names, given)
+            _check_texts(table, given)
             blocks.append(Block(start, data.size, table.num_rows))
             schemas.append((file.path, plain(table.schema)))
-        nothing = [(name, self._given_types().get(name, arrow().null())) for name in head.names]
+        nothing = [(name, given.get(name, arrow().null())) for name in head.names]
         return file_index(blocks, same_names([*schemas, (file.path, arrow().schema(nothing))]) if head.names else None)
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
@@ -146,3 +147,11 @@ class Csv(msgspec.Struct, frozen=True, tag="csv"):
         if len(self.names) != len(first):
             raise Damage(f"its first row has {len(first)} values, and {len(self.names)} names of columns were given")
         return [*self.names]
+
+
+def _check_texts(table: "pa.Table", given: dict[str, Any]) -> None:
+    """Text that is not UTF-8 is bytes to Arrow. A column would be that for one wrong letter."""
+    for field in table.schema:
+        if field.type == arrow().binary() and field.name not in given:
+            hint = f"convert the file, or give the types {{{field.name!r}: 'binary'}}"
+            raise Damage(f"column {field.name!r} is not valid UTF-8: {hint}")

@@ -6,7 +6,7 @@ import msgspec
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
-from strata.data.files import File, Ranges
+from strata.data.files import File
 from strata.data.formats.base import MAX_BLOCK_BYTES, Block, FileIndex, file_index, selected
 from strata.data.remembering import Remembered
 from strata.data.schemas import Found, plain, row_bytes, same
@@ -52,9 +52,12 @@ class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
         footer = _footer(file)
         if block.start >= footer.num_row_groups:
             raise Damage(f"there is no row group {block.start}")
-        group = footer.row_group(block.start)
-        with file.opened(_chunks(file, group, set(schema.names))) as source:
-            opened = arrow("parquet").ParquetFile(source, metadata=footer, page_checksum_verification=True)
+        with file.opened() as source:
+            # Where columns lie is left to Arrow, which reads them in few pieces: asking it for the places of columns in
+            # a damaged footer would end the process.
+            opened = arrow("parquet").ParquetFile(
+                source, metadata=footer, pre_buffer=not file.is_local, page_checksum_verification=True
+            )
             table = opened.read_row_group(block.start, columns=schema.names, use_threads=False)
             # Without columns, a table does not know how many rows it has.
             return selected(table, schema) if schema.names else table.select([])
@@ -69,19 +72,3 @@ def _read_footer(file: File) -> tuple[Any, int]:
     with file.opened([(file.size - tail, tail)]) as source:
         footer = arrow("parquet").ParquetFile(source).metadata
     return footer, footer.serialized_size
-
-
-def _chunks(file: File, group: Any, columns: set[str]) -> Ranges:
-    """Where the columns lie in the file."""
-    found = []
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        if chunk.path_in_schema.partition(".")[0] not in columns and chunk.path_in_schema not in columns:
-            continue
-        start, length = chunk.data_page_offset, chunk.total_compressed_size
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
-            start = min(start, chunk.dictionary_page_offset)
-        if start < 0 or length < 0 or start + length > file.size:
-            raise Damage(f"column {chunk.path_in_schema!r} should be where the file has already ended")
-        found.append((start, length))
-    return found

@@ -25,7 +25,7 @@ from strata.data.formats.base import (
     check_gzip,
     file_index,
 )
-from strata.data.formats.crc32c import crc32c, masked
+from strata.data.formats.crc32c import crc32c, crc32c_of_few, masked
 from strata.data.formats.values import Values
 from strata.data.formats.window import Window
 from strata.data.schemas import Found, same
@@ -115,4 +115,4 @@ def _words(view: NDArray[np.uint8], places: Numbers) -> NDArray[Any]:
 @lru_cache(1 << 16)
 def _length_sum(length: int) -> int:
     """The masked CRC of a length. Lengths repeat."""
-    return int(masked(crc32c(length.to_bytes(8, "little"), np.array([0]), np.array([8])))[0])
+    return int(masked(np.array([crc32c_of_few(length.to_bytes(8, "little"))], np.uint32))[0])
