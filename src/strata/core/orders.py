@@ -186,10 +186,7 @@ class ElasticOrder:
 
     def places(self, batch: int, position: int, world: int) -> Indexes:
         """The samples that the rank at `position` among `world` ranks takes from a batch; evaluates no others."""
-        size = self.batch_size(batch)
-        check_int(world, "world", least=1)
-        _check_below(position, "position", world)
-        mine = np.arange(position * size // world, (position + 1) * size // world, dtype=np.int64)
+        mine = _share(self.batch_size(batch), position, world)
         return self.order.line(self._tail_places(mine) if batch == self._full else self._line_places(batch, mine))
 
     def run(self, first: int, last: int, position: int, world: int) -> Indexes:
@@ -197,11 +194,8 @@ class ElasticOrder:
         fraction of the time."""
         check_int(last, "last", most=self.batches)
         check_int(first, "first", most=last)
-        check_int(world, "world", least=1)
-        _check_below(position, "position", world)
         full = min(last, self._full)
-        size = self.global_batch_size
-        mine = np.arange(position * size // world, (position + 1) * size // world, dtype=np.int64)
+        mine = _share(self.global_batch_size, position, world)
         batches = np.arange(first, max(first, full), dtype=np.int64)
         found = self.order.line(self._line_places(np.repeat(batches, len(mine)), np.tile(mine, len(batches))))
         return found if last == max(first, full) else np.concatenate([found, self.places(self._full, position, world)])
@@ -306,6 +300,13 @@ def _default_streams(global_batch_size: int, shuffle: bool) -> int:
     if not shuffle:
         return 1
     return max(each for each in range(1, MAX_STREAMS + 1) if global_batch_size % each == 0)
+
+
+def _share(size: int, position: int, world: int) -> Indexes:
+    """The places of a batch that are for the rank at `position` among `world`."""
+    check_int(world, "world", least=1)
+    _check_below(position, "position", world)
+    return np.arange(position * size // world, (position + 1) * size // world, dtype=np.int64)
 
 
 def _check_streams(streams: int, global_batch_size: int) -> int:
