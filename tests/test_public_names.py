@@ -64,7 +64,7 @@ PUBLIC_NAMES = [
     "open_storage",
 ]
 
-HEAVY = {"boto3", "grpc", "msgspec", "numpy", "obstore", "torch"}
+HEAVY = {"boto3", "grpc", "msgspec", "numpy", "obstore", "pyarrow", "torch"}
 
 
 def test_the_public_names_are_these() -> None:

@@ -247,9 +247,6 @@ class RangeReader:
         read = file.folder.read_ranges(file.name, ranges) if ranges else []
         self._have = [(start, start + length, data) for (start, length), data in zip(ranges, read, strict=True)]
 
-    def size(self) -> int:
-        return self._file.size
-
     def tell(self) -> int:
         return self._at
 

@@ -66,15 +66,16 @@ def _check_once(found: list[File]) -> None:
         if file.path in seen:
             raise InvalidInput(f"{file.path} is named twice in the dataset's path: each sample comes once")
         seen.add(file.path)
-        if not file.name.isprintable() and not _is_text(file.name):
+        if not _is_text(file.name):
             raise InvalidInput(f"{file.path!r} has a name that is not valid text: rename it")
 
 
 def _is_text(name: str) -> bool:
     try:
-        return b"\0" not in name.encode()
+        name.encode()
     except UnicodeEncodeError:
         return False
+    return True
 
 
 def _entry(path: str, suffixes: Sequence[str], options: StorageOptions | None) -> _Entry:

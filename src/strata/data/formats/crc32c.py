@@ -61,11 +61,12 @@ def _next(sums: Sums, byte: Any) -> Sums:
 
 @cache
 def _lane_tables() -> list[Sums]:
-    """What a byte at each place of a lane adds to the lane's CRC."""
+    """What two bytes at each place of a lane add to the lane's CRC: half as many look-ups as for one."""
     tables = [_byte_table()]
     for _ in range(_LANE - 1):
         tables.append(_next(tables[-1], 0))
-    return tables[::-1]
+    tables.reverse()
+    return [(first ^ second[:, None]).reshape(-1) for first, second in zip(tables[::2], tables[1::2], strict=True)]
 
 
 @cache
@@ -96,10 +97,12 @@ def _followed(sums: Sums, zeros: Numbers) -> Sums:
 
 def _prefixes(view: NDArray[np.uint8]) -> Sums:
     """Of the first 0, 32, 64, … bytes."""
-    lanes = view[: len(view) // _LANE * _LANE].reshape(-1, _LANE)
-    sums = np.zeros(len(lanes), np.uint32)
-    for place, table in enumerate(_lane_tables()):
-        sums ^= table[lanes[:, place]]
+    pairs = view[: len(view) // _LANE * _LANE].view("<u2").reshape(-1, _LANE // 2)
+    sums = np.zeros(len(pairs), np.uint32)
+    found = np.empty_like(sums)
+    for column, table in zip(np.ascontiguousarray(pairs.T), _lane_tables(), strict=True):
+        np.take(table, column, out=found, mode="wrap")  # else it would be copied once more, lest an index is wrong
+        sums ^= found
     return np.concatenate([np.zeros(1, np.uint32), _joined(sums, _LANE.bit_length() - 1)])
 
 
