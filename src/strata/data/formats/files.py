@@ -1,5 +1,6 @@
 """A folder of raw files: each is one sample, with its name in column `path` and its bytes in column `data`."""
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+# Shared by the indexes of all files: there may be a million.
+_ZERO, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
+
+
+@cache
+def _schema() -> "pa.Schema":
+    pa = arrow()
+    return pa.schema([("path", pa.string()), ("data", pa.binary())])
+
+
 class Files(msgspec.Struct, frozen=True, tag="files"):
     """Files as they are. `path` is relative to what all of the dataset has in common, with slashes."""
 
@@ -29,9 +40,7 @@ class Files(msgspec.Struct, frozen=True, tag="files"):
     def index(self, file: File) -> FileIndex:
         if file.size > MAX_VALUE_BYTES:
             raise Damage(f"it has {file.size} bytes; at most {MAX_VALUE_BYTES} are read as one sample")
-        pa = arrow()
-        schema = pa.schema([("path", pa.string()), ("data", pa.binary())])
-        return FileIndex(np.zeros(1, np.int64), np.array([file.size]), np.ones(1, np.int64), schema)
+        return FileIndex(_ZERO, np.array([file.size], np.int64), _ONE, _schema())
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         pa = arrow()
@@ -39,6 +48,5 @@ class Files(msgspec.Struct, frozen=True, tag="files"):
         if "data" not in schema.names:
             return pa.table({"path": path}).select(schema.names)
         data = file.read(0, file.size)
-        one = np.array([0], np.int64)
-        values = Values(data, one, np.array([file.size])).take(one)
+        values = Values(data, _ZERO, np.array([file.size], np.int64)).take(_ZERO)
         return pa.table({"path": path, "data": values}).select(schema.names)
