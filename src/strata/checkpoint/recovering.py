@@ -79,8 +79,12 @@ class Recovery:
         """Of what is decided, for whoever did not come to it. One that cannot be put any more is damaged. That this
         rank cannot write says nothing: others are asked, too. What was never begun in this storage is another's, and
         left alone: whether it was not."""
-        decision = await self._asking.decision(attempt)
-        name = placed(decision.place)[1]
+        try:
+            decision = await self._asking.decision(attempt)
+            name = placed(decision.place)[1]
+        except CheckpointDamaged as error:
+            logger.info("attempt %d is not of a kind that can be finished here: %s", attempt, error)
+            return False
         if not any(is_of(term, name) for term in (await read_lineage(self._store)).terms):
             logger.info("attempt %d is none of %s", attempt, self._where)
             return False

@@ -654,15 +654,17 @@ def test_who_only_looks_does_not_take_the_name_of_a_job_that_runs(tmp_path: Path
         manager.save(b"2", step=2)
 
 
+@pytest.mark.parametrize("place", ["step_20 7-abcd01", ""])
 def test_what_is_decided_in_another_storage_is_told_and_not_waited_for_for_ever(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, running: CoordinatorProcess, place: str
 ) -> None:
+    """By another manager, or by a client that says no places."""
     with Client(running.address) as client:
         who = client.register("rank-0", rank=0, world_size=1)
         own = {"worker_id": who.worker_id, "incarnation": who.incarnation}
-        attempt = client.call("BeginCheckpoint", **own, step=20, place="step_20 7-abcd01").attempt
+        attempt = client.call("BeginCheckpoint", **own, step=20, place=place).attempt
         part = PartRef(0, "step_20/part-0-7-abcd01.json", 1, "xxh3-128:0", 1, 1)
-        said = msgspec.json.encode({"node": "elsewhere", "part": part}).decode()
+        said = msgspec.json.encode({"node": "elsewhere", "part": part}).decode() if place else ""
         client.call("AckCheckpoint", **own, attempt=attempt, digest=part.digest, part_bytes=1, place=said)
         client.call("Deregister", **own)
     hasty = CheckpointManagerConfig(ranks_seconds=1)
