@@ -244,6 +244,12 @@ def let_marks_run_out(job: Job) -> None:
         mark.write_text(json.dumps({**json.loads(mark.read_text()), "until_unix_seconds": 0.0}))
 
 
+def _is_failure(job: Job, path: str) -> bool:
+    """Whether rank 0 says there that a save is not made."""
+    said = json.loads((job.checkpoints / path).read_bytes())
+    return isinstance(said, dict) and bool(said.get("failed"))
+
+
 def check_whole(job: Job, steps: list[int]) -> None:
     """These checkpoints are there, and verify; nothing else is, but who they follow and what the last run said; and the
     coordinator knows of the same ones."""
@@ -258,8 +264,10 @@ def check_whole(job: Job, steps: list[int]) -> None:
     words = {path for path in files if path.startswith("runs/")}
     kept = files - words - {"lineage.json"}
     assert kept == needed, f"left over: {sorted(kept - needed)}, missing: {sorted(needed - kept)}"
-    # What a zombie says of a save, where nothing else is left of its run, stays for a day: see `words`.
-    telling = {path.split("/")[1] for path in words if "-" not in path.rpartition("/")[2]}
+    # What a zombie says of a save that failed, where nothing else is left of its run, stays until the next start, or
+    # for a day: see `words`.
+    spoken = [path for path in words if "-" not in path.rpartition("/")[2] and not _is_failure(job, path)]
+    telling = {path.split("/")[1] for path in spoken}
     assert len(telling) == 1, f"words of several runs are left: {sorted(words)}"
     staged = list(job.root.glob(".strata-tmp/*.part"))
     assert not staged, f"left over: {staged}"
