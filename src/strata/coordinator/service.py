@@ -29,6 +29,8 @@ BATCH_MOST = 1024
 PAGE_MOST = 1000
 PAGE = 100
 PARTS_AT_ONCE = 1000
+RANGES_AT_ONCE = 50_000
+"""Of what is consumed, in one answer: less than a megabyte."""
 
 _DONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "deregister": (translate.deregister, translate.always(pb.DeregisterResponse())),
@@ -202,6 +204,17 @@ class _Service:
         return pb.ListDatasetsResponse(
             datasets=[translate.dataset(job.datasets[name]) for name in sorted(job.datasets)]
         )
+
+    def get_ledger(self, request: pb.GetLedgerRequest, call: Call) -> Any:
+        return self._guarded(self._get_ledger, request)
+
+    def _get_ledger(self, request: pb.GetLedgerRequest) -> pb.GetLedgerResponse:
+        check_int(request.from_place, "from_place")
+        machine = self._hub.machine
+        job = machine.state.job(request.job_id)
+        dataset = job.dataset(request.dataset_id)
+        owned = machine.volatile.ownerships.of(job.job, dataset, job.world.view)
+        return translate.ledger(job, dataset, request.from_place, RANGES_AT_ONCE, owned)
 
     def get_checkpoint(self, request: pb.GetCheckpointRequest, call: Call) -> Any:
         return self._guarded(self._get_checkpoint, request)

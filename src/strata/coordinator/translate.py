@@ -23,8 +23,9 @@ from strata.core.effects import (
     SaveAsked,
     Skipped,
 )
+from strata.core.ownership import RankOwnership
 from strata.core.settings import JobSettings, Retention
-from strata.core.state import Attempt, Dataset
+from strata.core.state import Attempt, Dataset, Job
 from strata.errors import BarrierFailed, Expired, InvalidInput, Refused, StrataError, Superseded
 from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
@@ -346,6 +347,39 @@ def dataset(known: Dataset) -> pb.Dataset:
         strategy=known.strategy,
         order=known.order,
         consumed_samples=known.consumed.count,
+    )
+
+
+def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwnership) -> pb.GetLedgerResponse:
+    """At most so many ranges."""
+    edges, world = known.consumed.onward(from_place, most), job.world
+    holders = [
+        pb.ShardHolder(
+            rank=rank,
+            worker_id=world.by_rank.get(rank, ""),
+            shards=owned.load(rank),
+            giving_up=len(known.owing.get(world.by_rank.get(rank, ""), ())),
+        )
+        for rank in world.roster()
+    ]
+    return pb.GetLedgerResponse(
+        dataset=dataset(known),
+        generation=world.generation,
+        point=job.points,
+        consumed=pb.Ranges(edges=edges),
+        next_place=edges[-1] if edges and known.consumed.onward(edges[-1], 1) else None,
+        reissued_samples=known.reissued,
+        finished=[
+            pb.FinishedEpoch(
+                version=each.version,
+                epoch=each.epoch,
+                total_samples=each.total,
+                consumed_samples=each.consumed,
+                reissued_samples=each.reissued,
+            )
+            for each in known.proofs
+        ],
+        holders=holders if not from_place else [],
     )
 
 

@@ -63,6 +63,12 @@ class RangeSet:
         inside = self._inside(start, end)
         return sum(inside[1::2]) - sum(inside[::2])
 
+    def onward(self, place: int, most: int) -> list[int]:
+        """The first ranges that end behind `place`, whole and flat, but no more than so many."""
+        behind = bisect_right(self._edges, place)
+        first = behind - behind % 2
+        return self._edges[first : first + 2 * most]
+
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
         """The parts of [start, end) that are not in the set, ascending."""
         edges = [start, *self._inside(start, end), end]

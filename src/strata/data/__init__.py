@@ -10,6 +10,7 @@ index, indexing         all blocks of all files, and which of them holds a sampl
 indexfile               the index as one small file
 schemas                 whether the columns of files fit together
 registry, registered    what datasets a job has, and whose samples are whose: asked of the coordinator
+ledger                  what is known to be consumed of an epoch, and what that proves
 shardfiles, counting    which files hold which shards; paths: the path of a dataset as the coordinator keeps it
 columnar                pyarrow, which only this package needs: it is imported when first used
 """

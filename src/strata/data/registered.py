@@ -1,7 +1,7 @@
 """What is asked of the coordinator about datasets, and what it answers, as values. A registration that is wrong in
 itself is refused before anybody is asked, by the same check that the coordinator makes."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,15 @@ class RegisteredDataset(msgspec.Struct, frozen=True):
     order: str
     consumed_samples: int
     """Of this epoch, as far as anybody reported."""
+
+    @property
+    def layout(self) -> ShardLayout:
+        return ShardLayout(self.total_samples, self.shard_size)
+
+
+def registered(answer: Any) -> RegisteredDataset:
+    """A dataset of an answer."""
+    return RegisteredDataset(*(getattr(answer, field) for field in RegisteredDataset.__struct_fields__))
 
 
 class Cut(msgspec.Struct, frozen=True):

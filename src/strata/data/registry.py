@@ -21,7 +21,7 @@ from strata.core.orders import ShardLayout
 from strata.data.counting import counted_files
 from strata.data.indexing import Progress
 from strata.data.paths import Paths, written
-from strata.data.registered import Cut, FilesKey, RegisteredDataset, Registration, Share
+from strata.data.registered import Cut, FilesKey, RegisteredDataset, Registration, Share, registered
 from strata.data.shardfiles import ShardFiles
 from strata.errors import Conflict, InvalidInput, NotFound
 from strata.sharding import ShardAssignment, Strategy, assignments
@@ -194,8 +194,7 @@ class DatasetRegistry:
             answer = await self._asker.call("ListDatasets")
         except NotFound:
             return []
-        fields = RegisteredDataset.__struct_fields__
-        return [RegisteredDataset(*(getattr(each, field) for field in fields)) for each in answer.datasets]
+        return [registered(each) for each in answer.datasets]
 
     async def _known(self, dataset_id: str) -> RegisteredDataset | None:
         return next((each for each in await self.list_async() if each.dataset_id == dataset_id), None)

@@ -339,6 +339,62 @@ class ListDatasetsResponse(_message.Message):
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ...) -> None: ...
 
+class GetLedgerRequest(_message.Message):
+    __slots__ = ("job_id", "dataset_id", "from_place")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_PLACE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    dataset_id: str
+    from_place: int
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., from_place: _Optional[int] = ...) -> None: ...
+
+class GetLedgerResponse(_message.Message):
+    __slots__ = ("dataset", "generation", "point", "consumed", "next_place", "reissued_samples", "finished", "holders")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    REISSUED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    dataset: Dataset
+    generation: int
+    point: int
+    consumed: Ranges
+    next_place: int
+    reissued_samples: int
+    finished: _containers.RepeatedCompositeFieldContainer[FinishedEpoch]
+    holders: _containers.RepeatedCompositeFieldContainer[ShardHolder]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., next_place: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedEpoch, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[ShardHolder, _Mapping]]] = ...) -> None: ...
+
+class FinishedEpoch(_message.Message):
+    __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    REISSUED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    epoch: int
+    total_samples: int
+    consumed_samples: int
+    reissued_samples: int
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., consumed_samples: _Optional[int] = ..., reissued_samples: _Optional[int] = ...) -> None: ...
+
+class ShardHolder(_message.Message):
+    __slots__ = ("rank", "worker_id", "shards", "giving_up")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    GIVING_UP_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    worker_id: str
+    shards: int
+    giving_up: int
+    def __init__(self, rank: _Optional[int] = ..., worker_id: _Optional[str] = ..., shards: _Optional[int] = ..., giving_up: _Optional[int] = ...) -> None: ...
+
 class GetShardsRequest(_message.Message):
     __slots__ = ("job_id", "dataset_id", "rank", "epoch")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,158 @@
+"""The coordinator's ledger of a dataset: what is known to be consumed, and what that proves of an epoch.
+
+The coordinator counts a place of the epoch's order once, when a worker that may reports it, and an order has each
+sample at one place. So an epoch whose places are all counted had every sample reported, and each counted once. The
+ledger cannot say what a worker did with a sample, nor of an epoch that is over which places nobody reported.
+"""
+
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.core.ids import check_id, check_int
+from strata.core.ranges import RangeSet
+from strata.data.registered import RegisteredDataset, registered
+from strata.errors import NotFound, Refused
+from strata.wire.asking import Asker
+
+TRIES = 5
+
+Gaps: TypeAlias = list[tuple[int, int]]
+
+
+class Holder(NamedTuple):
+    """A rank, the worker there (empty: none has come), how many shards are its own, and how many it must give up."""
+
+    rank: int
+    worker: str
+    shards: int
+    giving_up: int
+
+
+class Finished(NamedTuple):
+    """An epoch that is over: how much of it was reported as consumed when the next began."""
+
+    epoch: int
+    total: int
+    consumed: int
+    reissued: int
+
+
+class Ledger(NamedTuple):
+    """What the coordinator knew of a dataset when it was asked. `finished` is of the version in force."""
+
+    dataset: RegisteredDataset
+    generation: int
+    consumed: RangeSet
+    reissued: int
+    finished: list[Finished]
+    holders: list[Holder]
+
+
+class Verdict(NamedTuple):
+    """Of one epoch: `missing` are the places nobody reported; None where only their number is known."""
+
+    epoch: int
+    state: Literal["running", "over"]
+    total: int
+    consumed: int
+    reissued: int
+    missing: Gaps | None
+
+    @property
+    def whole(self) -> bool:
+        return self.consumed == self.total
+
+
+async def read_ledger(asker: Asker, dataset_id: str) -> Ledger:
+    """The ledger, in as many answers as it takes: all about the same epoch, which only gains meanwhile."""
+    check_id(dataset_id, "dataset_id")
+    for _ in range(TRIES):
+        first = answer = await asker.call("GetLedger", dataset_id=dataset_id)
+        edges = list(answer.consumed.edges)
+        while answer.HasField("next_place") and _same(first, answer):
+            answer = await asker.call("GetLedger", dataset_id=dataset_id, from_place=answer.next_place)
+            edges.extend(answer.consumed.edges)
+        if _same(first, answer):
+            return _ledger(first, edges)
+    raise Refused(f"dataset {dataset_id!r} goes from one epoch to the next faster than it can be read: try again")
+
+
+def _same(first: Any, answer: Any) -> bool:
+    return (first.dataset.version, first.dataset.epoch, first.point) == (
+        answer.dataset.version,
+        answer.dataset.epoch,
+        answer.point,
+    )
+
+
+def _ledger(answer: Any, edges: list[int]) -> Ledger:
+    consumed = RangeSet()
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        consumed.add(start, end)
+    return Ledger(
+        registered(answer.dataset),
+        answer.generation,
+        consumed,
+        answer.reissued_samples,
+        [
+            Finished(each.epoch, each.total_samples, each.consumed_samples, each.reissued_samples)
+            for each in answer.finished
+            if each.version == answer.dataset.version
+        ],
+        [Holder(each.rank, each.worker_id, each.shards, each.giving_up) for each in answer.holders],
+    )
+
+
+def judge(ledger: Ledger, epoch: int | None = None) -> Verdict:
+    """What the ledger proves of an epoch; None: the last that is over, or else the one that runs."""
+    dataset = ledger.dataset
+    if epoch is None:
+        epoch = ledger.finished[-1].epoch if ledger.finished else dataset.epoch
+    check_int(epoch, "epoch")
+    if epoch > dataset.epoch:
+        raise NotFound(f"epoch {epoch} of dataset {dataset.dataset_id!r} has not begun: it is in epoch {dataset.epoch}")
+    if epoch == dataset.epoch:
+        gaps = ledger.consumed.missing(0, dataset.total_samples)
+        return Verdict(epoch, "running", dataset.total_samples, ledger.consumed.count, ledger.reissued, gaps)
+    for each in ledger.finished:
+        if each.epoch == epoch:
+            return Verdict(
+                epoch, "over", each.total, each.consumed, each.reissued, [] if each.consumed == each.total else None
+            )
+    kept = [each.epoch for each in ledger.finished]
+    has = f"it has epochs {kept[0]} to {kept[-1]}, and {dataset.epoch}" if kept else f"it has epoch {dataset.epoch}"
+    raise NotFound(
+        f"the ledger has nothing of epoch {epoch} of dataset {dataset.dataset_id!r}, version {dataset.version}: {has}. "
+        "It keeps the last 64 that are over"
+    )
+
+
+class Consumption:
+    """How much of any stretch of places is consumed: for many stretches at once."""
+
+    def __init__(self, consumed: RangeSet) -> None:
+        self._flat = consumed.to_flat()
+
+    @cached_property
+    def _edges(self) -> NDArray[np.int64]:
+        return np.array([0, *self._flat], np.int64)
+
+    @cached_property
+    def _below(self) -> NDArray[np.int64]:
+        """How many are consumed below each edge."""
+        lengths = np.diff(self._edges)
+        lengths[::2] = 0
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+    def below(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many places before each of these are consumed."""
+        at = np.searchsorted(self._edges, places, side="right") - 1
+        inside = at % 2 == 1
+        return self._below[at] + np.where(inside, places - self._edges[at], 0)
+
+    def within(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many are consumed from each start to before its end."""
+        return self.below(ends) - self.below(starts)
