@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strata import __version__
-from strata.cli import ckpt, coordinator, demo, job, show, simulate, state, storage
+from strata.cli import ckpt, coordinator, data, demo, job, show, simulate, state, storage
 from strata.errors import StrataError
 
 INTERRUPTED = 130
@@ -31,6 +31,7 @@ app.command("config")(show.config)
 app.add_typer(state.app, name="state")
 app.add_typer(storage.app, name="storage")
 app.add_typer(ckpt.app, name="ckpt")
+app.add_typer(data.app, name="data")
 app.command("demo")(demo.demo)
 app.add_typer(simulate.app, name="simulate")
 

@@ -4,13 +4,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from strata.texts import readable_bytes
 
 WIDE = 200
+GAP = 2
+"""Between the columns of a table."""
 
 
 def open_console() -> Console:
@@ -37,6 +46,34 @@ def progress_bar() -> Iterator[Progress]:
     note = TextColumn("{task.fields[objects]}", style="dim", markup=False)
     with Progress(*columns, note, console=shown, transient=True, disable=not shown.is_terminal) as progress:
         yield progress
+
+
+@contextmanager
+def counting_bar() -> Iterator[Progress]:
+    """The same for things that are counted. A task has a field `note`."""
+    shown = Console(stderr=True)
+    columns = (BarColumn(), TimeRemainingColumn())
+    note = TextColumn("{task.fields[note]}", style="dim", markup=False)
+    with Progress(*columns, note, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        yield progress
+
+
+def meter(part: float, width: int) -> Text:
+    """How much of a whole there is, as a line: full only if all is."""
+    filled = int(max(0.0, min(1.0, part)) * width)
+    return Text("━" * filled, "green").append("─" * (width - filled), "dim")
+
+
+def percent(part: int, whole: int) -> str:
+    """`45 %`: 100 only if it is all, and 0 only if it is nothing."""
+    if not 0 < part < whole:
+        return "0 %" if part <= 0 else "100 %"
+    return f"{min(99.9, max(0.1, 100 * part / whole)):.1f} %"
+
+
+def fitted(text: str, width: int) -> str:
+    """At most so long, by leaving out its beginning: of a path the end says more."""
+    return text if len(text) <= width else "…" + text[len(text) - max(1, width) + 1 :]
 
 
 class _Speed(TextColumn):

@@ -22,7 +22,7 @@ from strata.data.columnar import arrow
 from strata.data.formats import AnyFormat
 from strata.data.formats.base import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, Numbers
 from strata.data.index import BlockTable, DatasetIndex, FileTable
-from strata.errors import DataDamaged, InvalidInput
+from strata.errors import DataDamaged, InvalidInput, NotFound, ObjectCorrupt
 from strata.storage.backend import StorageOptions
 from strata.storage.blocking import BlockingStorage
 from strata.storage.urls import open_storage, split_object_url
@@ -106,6 +106,16 @@ def load_index(path: str | os.PathLike[str], *, options: StorageOptions | None =
     folder, key = split_object_url(os.fspath(path))
     with BlockingStorage(open_storage(folder, options=options)) as storage:
         return from_bytes(storage.read(key), path=os.fspath(path), options=options)
+
+
+def is_index(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file that begins as an index does."""
+    folder, key = split_object_url(os.fspath(path))
+    try:
+        with BlockingStorage(open_storage(folder)) as storage:
+            return bytes(storage.read_range(key, 0, len(_MARK))) == _MARK
+    except (NotFound, ObjectCorrupt):  # nothing is there, or it is shorter
+        return False
 
 
 def _digest(size: int, body: "bytes | memoryview") -> bytes:

@@ -104,6 +104,11 @@ class Loader:
         """The next one of the epoch: so many were given out."""
         return self._position.batch
 
+    @property
+    def blocks_read(self) -> int:
+        """More than there are if `memory_bytes` is too small for the order, or after more than one epoch."""
+        return self._held.read_count
+
     def __len__(self) -> int:
         """The batches of an epoch."""
         return self._order.batches

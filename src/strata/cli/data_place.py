@@ -1,0 +1,68 @@
+"""What the commands for datasets have in common: how they are told where and what, and how they ask."""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, TypeVar
+
+import typer
+
+from strata import background
+from strata.cli.drawing import counting_bar
+from strata.config import Config
+from strata.data.formats import FORMATS
+from strata.data.index import DatasetIndex
+from strata.data.indexing import Progress, index_dataset
+from strata.wire.asking import Asker
+
+TIMEOUT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+Dataset = Annotated[str, typer.Argument(metavar="ID", help="The dataset's id.", show_default=False)]
+Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="Where the files are.", show_default=False)]
+Format = Annotated[
+    str, typer.Option("--format", "-f", metavar="FORMAT", help=f"{', '.join(FORMATS)}.", show_default=False)
+]
+Job = Annotated[str | None, typer.Option("--job", help="The job's id [STRATA_JOB_ID, else default].")]
+Epoch = Annotated[int | None, typer.Option("--epoch", min=0, help="Another epoch than that.", show_default=False)]
+
+
+def asked(url: str | None, job: str | None, question: Callable[[Asker], Awaitable[T]]) -> T:
+    """The answer of the coordinator that the configuration names."""
+    asker = Asker(Config({"coordinator_url": url, "job_id": job}, os.environ), TIMEOUT_SECONDS)
+
+    async def answer() -> T:
+        try:
+            return await question(asker)
+        finally:
+            await asker.close()
+
+    return background.run(answer())
+
+
+def job_named(job: str | None) -> str:
+    """The job that is meant, said or not."""
+    return str(Config({"job_id": job}, os.environ)["job_id"])
+
+
+@contextmanager
+def counting() -> Iterator[Progress]:
+    """A bar of files and samples, for whoever sees it."""
+    with counting_bar() as progress:
+        bar = progress.add_task("", total=None, note="looking for files")
+
+        def told(done: int, files: int, rows: int) -> None:
+            progress.update(bar, completed=done, total=files, note=f"{done:,} of {files:,} files, {rows:,} samples")
+
+        yield told
+
+
+def indexed(paths: list[str], format: str) -> DatasetIndex:
+    """The index of what a person named, made now, with a bar."""
+    with counting() as progress:
+        return index_dataset(one_or_all(paths), format, progress=progress)
+
+
+def one_or_all(paths: list[str]) -> str | list[str]:
+    return paths[0] if len(paths) == 1 else paths
