@@ -20,7 +20,8 @@ from strata.sharding import Strategy
 from strata.texts import counted, printable
 
 BAR = 8
-LEAST_PATH = 40
+LEAST_PATH = 30
+LEAST_ID = 8
 
 
 def register(
@@ -115,28 +116,39 @@ def told_path(path: str) -> str:
 
 
 def _draw(found: list[RegisteredDataset]) -> None:
-    """Paths behind the numbers, or below them where that leaves no room."""
+    """Paths behind the numbers, or below them where that leaves no room; there also ids that are too long."""
     console = open_console()
     heads = ["dataset", "version>", "samples>", "shards>", "epoch>", "consumed", "format"]
     rows = [[Text(head.rstrip(">"), "bold") for head in heads], *map(_row, found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = console.width - sum(widths) - GAP * len(widths)
-    paths = [Text("path", "bold"), *(Text(told_path(each.path)) for each in found)]
-    beside = left >= LEAST_PATH or left >= max(map(len, paths))
-    for row, path in zip(rows, paths, strict=True):
-        cells = [
-            _padded(cell, width, flush_right=head.endswith(">"))
-            for cell, width, head in zip(row, widths, heads, strict=True)
+    widths[0] = max(LEAST_ID, min(widths[0], widths[0] + left + GAP))
+    if left >= LEAST_PATH:
+        heads, widths = [*heads, "path"], [*widths, left]
+        rows = [
+            [*rows[0], Text("path", "bold")],
+            *([*row, _path(each)] for row, each in zip(rows[1:], found, strict=True)),
         ]
-        line = Text(" " * GAP).join(cells)
-        if beside:
-            line.append(" " * GAP).append(fitted(path.plain, left), path.style)
+    for row, each in zip(rows, [None, *found], strict=True):
+        cells = zip(row, widths, heads, strict=True)
+        line = Text(" " * GAP).join(
+            [_padded(cell, width, flush_right=head.endswith(">")) for cell, width, head in cells]
+        )
+        line.rstrip()
         console.print(line, soft_wrap=True)
-        if not beside and row is not rows[0]:
-            console.print(Text(f"  {fitted(path.plain, console.width - 2)}", "dim"), soft_wrap=True)
+        if each is not None and left < LEAST_PATH:
+            name = f"{each.dataset_id}: " if len(each.dataset_id) > widths[0] else ""
+            console.print(Text(f"  {name}{told_path(each.path)}", "dim"), soft_wrap=True)
+
+
+def _path(each: RegisteredDataset) -> Text:
+    return Text(told_path(each.path))
 
 
 def _padded(cell: Text, width: int, *, flush_right: bool) -> Text:
+    """Of what is too long, the end."""
+    if len(cell) > width:
+        return Text(fitted(cell.plain, width), cell.style)
     space = " " * (width - len(cell))
     return Text(space).append_text(cell) if flush_right else cell.copy().append(space)
 

@@ -232,13 +232,11 @@ def _numbers(ledger: Ledger, owner: Owner, per_rank: bool, giving: bool) -> list
 
 def _balance(holders: list[Holder]) -> str:
     loads = [each.shards for each in holders]
+    least, most, ranks = min(loads), max(loads), counted(len(loads), "rank")
+    if least == most:
+        return f"balance: {counted(most, 'shard')} for each of {ranks}"
     mean = sum(loads) / len(loads)
-    if min(loads) == max(loads):
-        return f"balance: {counted(loads[0], 'shard')} for each of {counted(len(loads), 'rank')}"
-    return (
-        f"balance: {min(loads):,} to {max(loads):,} shards for each of {counted(len(loads), 'rank')}, the most "
-        f"{max(loads) / mean:.2f} times the mean"
-    )
+    return f"balance: {least:,} to {most:,} shards over {ranks}, the most {most / mean:.2f} times the mean"
 
 
 def _width(console: Console) -> int:

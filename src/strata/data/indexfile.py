@@ -111,6 +111,8 @@ def load_index(path: str | os.PathLike[str], *, options: StorageOptions | None =
 def is_index(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file that begins as an index does."""
     folder, key = split_object_url(os.fspath(path))
+    if not key:
+        return False
     try:
         with BlockingStorage(open_storage(folder)) as storage:
             return bytes(storage.read_range(key, 0, len(_MARK))) == _MARK

@@ -68,6 +68,23 @@ def test_an_empty_range_is_nothing_wherever_it_is() -> None:
     assert found.to_flat() == [2, 4]
 
 
+@pytest.mark.parametrize(
+    ("place", "most", "found"),
+    [
+        (0, 9, [2, 4, 6, 9, 12, 13]),
+        (0, 2, [2, 4, 6, 9]),
+        (2, 1, [2, 4]),
+        (3, 1, [2, 4]),
+        (4, 1, [6, 9]),
+        (5, 1, [6, 9]),
+        (12, 9, [12, 13]),
+        (13, 9, []),
+    ],
+)
+def test_ranges_come_in_pages(place: int, most: int, found: list[int]) -> None:
+    assert made_of((2, 4), (6, 9), (12, 13)).onward(place, most) == found
+
+
 def test_a_copy_is_of_its_own() -> None:
     found = made_of((2, 4))
     twin = found.copy()

@@ -1,0 +1,346 @@
+"""`strata data` from outside: a real coordinator, real files, what is printed and how it ends."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.telling import STRATA, Told, lines, refusal, strata
+from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+
+Data = Callable[..., Told]
+
+files_only = partial(strata, "data")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    with coordinator(tmp_path_factory.mktemp("data-cli"), "--lease-seconds", "120") as process:
+        yield process
+
+
+@pytest.fixture
+def client(running: CoordinatorProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with Client(running.address, request.node.name.replace("_", "-")[:60]) as made:
+        yield made
+
+
+@pytest.fixture
+def data(client: Client, running: CoordinatorProcess) -> Data:
+    """The command, on a job of the test's own."""
+    return partial(strata, "data", COORDINATOR_URL=running.address, STRATA_JOB_ID=client.job)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "train"
+    made.mkdir()
+    for number, rows in enumerate([30, 0, 50, 20]):
+        text = "".join(f"{row},word {row}\n" for row in range(rows))
+        (made / f"part-{number}.csv").write_text(f"id,text\n{text}")
+    (made / "README.md").write_text("no data")
+    return made
+
+
+def document(told: Told, code: int = 0) -> Any:
+    assert told.returncode == code, told.stderr.decode()
+    return json.loads(told.stdout)
+
+
+def me(who: Any, **fields: Any) -> dict[str, Any]:
+    return {"worker_id": who.worker_id, "incarnation": who.incarnation, "dataset_id": "images", **fields}
+
+
+def crew(client: Client, size: int) -> list[Any]:
+    """Workers of a job that goes on without those that it loses."""
+    client.call("ConfigureJob", recovery="carry_on")
+    workers = [client.register(f"w{number}") for number in range(size)]
+    for who in workers:
+        client.call("Recover", worker_id=who.worker_id, incarnation=who.incarnation)
+    return workers
+
+
+def consume(client: Client, who: Any, through: int, epoch: int = 0) -> None:
+    now = client.call("GetAssignments", **me(who))
+    there = {"version": 1, "epoch": epoch, "point": now.point, "generation": now.generation}
+    client.call("ReportBatches", **me(who, **there, through=through))
+
+
+def seen(words: list[str | Path], **environment: str) -> str:
+    """What a person sees on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    wanted = os.environ | environment | {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
+    process = subprocess.Popen([STRATA, "data", *words], stdout=theirs, stderr=subprocess.PIPE, env=wanted)
+    os.close(theirs)
+    told = b""
+    with suppress(OSError):  # what a terminal says when nobody writes to it any more
+        while piece := os.read(ours, 65536):
+            told += piece
+    os.close(ours)
+    _, wrong = process.communicate(timeout=60)
+    assert not wrong, wrong
+    return told.decode().replace("\r\n", "\n")
+
+
+# -- the datasets of a job -------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_is_counted_registered_listed_and_taken_out(data: Data, folder: Path) -> None:
+    assert "has no datasets" in lines(data("ls"))[0]
+    assert document(data("ls", "--json")) == []
+    (told,) = lines(data("register", "images", folder, "--format", "csv", "--shard-size", "7", "--shuffle"))
+    assert told == "images is registered: version 1, epoch 0, 100 samples in 15 shards of 7"
+    assert lines(data("register", "images", folder, "-f", "csv", "--shard-size", "7", "--shuffle")) == [told]
+    head, row = lines(data("ls"))
+    assert head.split() == ["dataset", "version", "samples", "shards", "epoch", "consumed", "format", "path"]
+    assert row.split() == ["images", "1", "100", "15", "0", "────────", "0", "%", "csv", str(folder)]
+    (listed,) = document(data("ls", "--json"))
+    assert (listed["total_samples"], listed["shard_count"], listed["shuffle"]) == (100, 15, True)
+    told = data("unregister", "images", answer=b"n\n")
+    assert told.returncode == 1
+    assert b"epoch 0 (0 % consumed)" in told.stderr
+    assert "version 1 is gone" in lines(data("unregister", "images", "--yes"))[0]
+    assert "no dataset 'images'" in refusal(data("unregister", "images", "--yes"))
+
+
+def test_with_samples_nothing_need_be_there(data: Data) -> None:
+    far = ("register", "far", "/nowhere/a", "/nowhere/b", "-f", "parquet")
+    assert "--samples" in refusal(data(*far))
+    made = document(data(*far, "--samples", "1000", "--json"))
+    assert made == {
+        "dataset_id": "far",
+        "version": 1,
+        "epoch": 0,
+        "total_samples": 1000,
+        "shard_size": 1,
+        "shard_count": 1000,
+    }
+    assert document(data("ls", "--json"))[0]["path"] == ["/nowhere/a", "/nowhere/b"]
+
+
+def test_what_differs_is_replaced_only_where_that_is_said(data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "10"))
+    told = refusal(data("register", "images", "/d", "-f", "csv", "--samples", "11"))
+    assert "total_samples was 10, is 11" in told
+    assert "--replace" in told
+    (said,) = lines(data("register", "images", "/d", "-f", "csv", "--samples", "11", "--replace"))
+    assert "version 2, epoch 0, 11 samples" in said
+
+
+def test_without_a_coordinator_it_says_where_it_looked(tmp_path: Path) -> None:
+    told = files_only("unregister", "images", "--yes", "--coordinator", "127.0.0.1:1")
+    assert "127.0.0.1:1" in refusal(told)
+
+
+# -- who owns what ---------------------------------------------------------------------------------------------------
+
+
+def test_shares_are_drawn_for_each_rank(client: Client, data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "95", "--shard-size", "10"))
+    assert "nobody owns a shard yet" in lines(data("show", "images"))[-1]
+    crew(client, 3)
+    told = lines(data("show", "images"))
+    start = next(number for number, line in enumerate(told) if line.startswith("rank"))
+    strips = [line.split()[-1] for line in told[start + 1 : start + 4]]
+    assert [set(column) for column in zip(*strips, strict=True)] == [{"█", "·"}] * 10
+    assert all(column.count("█") == 1 for column in zip(*strips, strict=True))
+    assert any("balance: 3 to 4 shards over 3 ranks, the most 1.20 times the mean" in line for line in told)
+    found = document(data("show", "images", "--json", "--ranks", "2"))
+    assert (found["ranks"], len(found["owners"])) == (3, 2)
+    for owner, strip in zip(found["owners"], strips, strict=False):
+        assert sorted(owner["shard_ids"]) == [shard for shard, sign in enumerate(strip) if sign == "█"]
+        assert owner["samples"] == sum(5 if shard == 9 else 10 for shard in owner["shard_ids"])
+    assert "and 1 more rank: see --ranks" in lines(data("show", "images", "--ranks", "2"))
+
+
+def test_each_epoch_is_read_in_an_order_of_its_own(client: Client, data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "90", "--shard-size", "10", "--shuffle"))
+    crew(client, 1)
+    orders = [document(data("show", "images", "--epoch", epoch, "--json"))["owners"][0]["shard_ids"] for epoch in "12"]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(9))
+    told = lines(data("show", "images", "--epoch", "2"))
+    assert f"rank 0 reads in epoch 2: {', '.join(map(str, orders[1]))}" in told
+
+
+def test_in_the_affinity_order_each_rank_has_its_part_of_the_epoch(client: Client, data: Data) -> None:
+    first, second = crew(client, 2)
+    lines(
+        data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10", "--order", "affinity")
+    )
+    now = client.call("GetAssignments", **me(first))
+    cursors = dict.fromkeys(now.granted, 10)
+    client.call("ReportProgress", **me(first, version=1, epoch=0, point=now.point, cursors=cursors))
+    mine, theirs = document(data("show", "images", "--json"))["owners"]
+    assert (mine["consumed_samples"], theirs["consumed_samples"]) == (mine["samples"], 0)
+    told = lines(data("show", "images"))
+    own, other, consumed = (line.split()[-1] for line in told if "█" in line)
+    assert own == consumed != other
+    third = client.register("w2")
+    told = lines(data("show", "images"))
+    assert any("gives up" in line for line in told)
+    assert (second.rank, third.rank) == (1, 2)
+
+
+def test_everything_fits_a_terminal_of_80_columns(client: Client, data: Data, running: CoordinatorProcess) -> None:
+    crew(client, 2)
+    client.register("a-worker-with-a-name-that-is-much-longer-than-it-would-need-to-be-0001")
+    path = "/data/" + "/".join(["a-folder-of-some-depth"] * 6)
+    for order in ("elastic", "affinity"):
+        words = ("register", f"{order}-dataset-of-many-images", path, "-f", "parquet", "--samples", "1281167000")
+        lines(data(*words, "--order", order))
+    environment = {"COORDINATOR_URL": running.address, "STRATA_JOB_ID": client.job}
+    assert f"elastic-dataset-of-many-images: {path}" in seen(["ls"], **environment)
+    for words in (["ls"], ["show", "elastic-dataset-of-many-images"], ["show", "affinity-dataset-of-many-images"]):
+        told = [line for line in seen([*words], **environment).splitlines() if path not in line]  # which wraps
+        assert max(map(len, told)) <= 80, max(told, key=len)
+
+
+# -- verify ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_proven_or_what_is_missing_is_named(client: Client, data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10"))
+    (who,) = crew(client, 1)
+    consume(client, who, 60)
+    told = data("verify", "images")
+    assert told.returncode == 1
+    assert "✗ images, version 1, epoch 0 (not over yet): 40 of 100 samples are missing" in told.stdout.decode()
+    assert "places 60 to 99: 40 samples" in told.stdout.decode()
+    found = document(data("verify", "images", "--json"), 1)
+    assert (found["proven"], found["missing"], found["missing_samples"]) == (False, [[60, 100]], 40)
+    consume(client, who, 100)
+    first, *rest = lines(data("verify", "images"))
+    assert first == "✓ images, version 1, epoch 0 (over): all 100 samples are consumed, each once"
+    assert "Proven:" in rest[0]
+    assert "Not proven:" in rest[1]
+    assert document(data("verify", "images", "--epoch", "1", "--json"), 1)["state"] == "running"
+    client.call("AdvanceEpoch", dataset_id="images", from_epoch=1)
+    found = document(data("verify", "images", "--json"), 1)
+    assert (found["epoch"], found["missing"], found["missing_samples"]) == (1, None, 100)
+    assert lines(data("verify", "images", "--epoch", "0"))[0] == first
+    assert "has not begun" in refusal(data("verify", "images", "--epoch", "7"))
+    assert "no dataset 'texts'" in refusal(data("verify", "texts"))
+
+
+def test_what_a_lost_worker_may_have_read_is_said(client: Client, data: Data) -> None:
+    first, second = crew(client, 2)
+    lines(
+        data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10", "--order", "affinity")
+    )
+    client.call("Deregister", worker_id="w1", incarnation=second.incarnation)
+    now = client.call("GetAssignments", **me(first))
+    cursors = dict.fromkeys(now.granted, 10)
+    assert len(cursors) == 10
+    client.call("ReportProgress", **me(first, version=1, epoch=0, point=now.point, cursors=cursors))
+    told = lines(data("verify", "images"))
+    assert "all 100 samples are consumed, each once" in told[0]
+    assert "samples were given out again since a worker was lost" in told[2]
+
+
+def test_a_ledger_outlives_the_coordinator(tmp_path: Path) -> None:
+    with coordinator(tmp_path) as process, Client(process.address, "j") as client:
+        client.call("RegisterDataset", dataset_id="images", total_samples=100, shard_size=10, path="/d", format="csv")
+        (who,) = crew(client, 1)
+        consume(client, who, 100)
+        consume(client, who, 30, epoch=1)
+        process.kill()
+        process.start()
+        there = partial(
+            strata, "data", "verify", "images", "--json", COORDINATOR_URL=process.address, STRATA_JOB_ID="j"
+        )
+        assert document(there())["proven"]
+        assert document(there("--epoch", "1"), 1)["missing"] == [[30, 100]]
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_is_made_and_says_what_it_found(folder: Path) -> None:
+    told = lines(files_only("index", folder, "-f", "csv"))
+    assert told[0].startswith("csv: 100 samples in 4 files")
+    assert "1 empty one among them" in told[0]
+    assert "3 blocks of 20 to 50 samples" in told[1]
+    assert [line.split() for line in told[2:5]] == [["column", "type"], ["id", "int64"], ["text", "string"]]
+    assert told[-1] == f"saved as {folder}/.strata-index"
+    found = document(files_only("index", folder, "-f", "csv", "--out", folder.parent / "ix", "--json"))
+    assert (found["rows"], found["files"], found["empty_files"], found["block_rows"]) == (100, 4, 1, [20, 50])
+    assert f"fingerprint {found['fingerprint']}" in told
+    assert (folder.parent / "ix").read_bytes() == (folder / ".strata-index").read_bytes()
+
+
+def test_what_changed_since_is_told(folder: Path) -> None:
+    lines(files_only("index", folder, "-f", "csv"))
+    assert lines(files_only("check", folder)) == ["4 files indexed: all as they were"]
+    (folder / "part-0.csv").write_text("id,text\n1,other\n")
+    (folder / "part-3.csv").unlink()
+    (folder / "part-9.csv").write_text("id,text\n")
+    for place in (folder, folder / ".strata-index"):
+        found = document(files_only("check", place, "--json"), 1)
+        kinds = {Path(each["path"]).name: each["change"] for each in found["changes"]}
+        assert kinds == {"part-0.csv": "changed", "part-3.csv": "missing", "part-9.csv": "added"}
+    told = files_only("check", folder)
+    assert told.returncode == 1
+    assert "4 files indexed: 1 changed, 1 missing, 1 added" in told.stdout.decode()
+    for file in folder.glob("*.*"):
+        if not file.name.startswith("."):
+            file.unlink()
+    assert len(document(files_only("check", folder, "--json"), 1)["changes"]) == 4
+
+
+def test_an_index_elsewhere_knows_its_own_files(folder: Path) -> None:
+    pattern, place = f"{folder}/part-[02].csv", folder.parent / "some.index"
+    assert "--out" in refusal(files_only("index", pattern, "-f", "csv"))
+    lines(files_only("index", pattern, "-f", "csv", "--out", place))
+    assert "all as they were (added ones are not looked for" in lines(files_only("check", place))[0]
+    assert lines(files_only("check", place, "--path", pattern)) == ["2 files indexed: all as they were"]
+    shutil.rmtree(folder)
+    found = document(files_only("check", place, "--json"), 1)
+    assert [each["change"] for each in found["changes"]] == ["missing", "missing"]
+    assert "is no index" in refusal(files_only("check", folder))
+
+
+def test_one_file_has_its_index_beside_it(folder: Path) -> None:
+    lines(files_only("index", "part-2.csv", "-f", "csv", cwd=folder))
+    assert (folder / ".part-2.csv.strata-index").exists()
+    assert lines(files_only("check", "part-2.csv", cwd=folder)) == ["1 file indexed: all as they were"]
+    assert "is no index" in refusal(files_only("check", "part-0.csv", cwd=folder))
+
+
+def test_a_damaged_index_is_told(folder: Path) -> None:
+    lines(files_only("index", folder, "-f", "csv"))
+    place = folder / ".strata-index"
+    place.write_bytes(place.read_bytes()[:-3])
+    assert "is not a whole index" in refusal(files_only("check", folder))
+    place.write_bytes(b"STR")
+    assert "has none beside it" in refusal(files_only("check", folder))
+
+
+def test_data_that_cannot_be_read_is_an_error_with_its_name(folder: Path) -> None:
+    assert "'cvs' is not a format" in refusal(files_only("index", folder, "-f", "cvs"))
+    (folder / "part-2.csv").write_text("id,text\n1,2,3\n")
+    assert "part-2.csv" in refusal(files_only("index", folder, "-f", "csv"))
+    assert not (folder / ".strata-index").exists()
+
+
+def test_reading_is_measured(folder: Path) -> None:
+    found = document(files_only("bench", folder, "-f", "csv", "--batch-size", "8", "--json"))
+    assert (found["rows"], found["batches"], found["dataset_rows"]) == (96, 12, 100)
+    assert 0 < found["first_batch_seconds"] <= found["seconds"]
+    assert found["rows_per_s"] > 0
+    told = lines(files_only("bench", folder, "-f", "csv", "--batch-size", "8", "--column", "id", "--in-order"))
+    assert [line.split()[0] for line in told] == ["dataset", "indexing", "first", "batches", "samples", "bytes"]
+    again = document(files_only("bench", folder, "-f", "csv", "--batch-size", "8", "--seconds", "0.3", "--json"))
+    assert again["rows"] > 100
+    assert "smaller --batch-size" in refusal(files_only("bench", folder, "-f", "csv", "--batch-size", "101"))
+    assert "no columns ['nope']" in refusal(
+        files_only("bench", folder, "-f", "csv", "--batch-size", "8", "--column", "nope")
+    )

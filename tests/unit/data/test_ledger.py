@@ -1,0 +1,60 @@
+"""What a ledger proves of an epoch, and no more."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.core.ranges import RangeSet
+from strata.data.ledger import Consumption, Finished, Ledger, judge
+from strata.data.registered import RegisteredDataset
+from strata.errors import InvalidInput, NotFound
+
+
+def ledger(epoch: int, consumed: list[int], *finished: Finished) -> Ledger:
+    ranges = RangeSet.from_flat(consumed)
+    known = RegisteredDataset(
+        "d", 1, epoch, 100, 10, True, 0, "/d", "csv", "slots-v1", "affinity", consumed_samples=ranges.count
+    )
+    return Ledger(known, 1, ranges, 7, list(finished), [])
+
+
+def test_of_the_epoch_that_runs_the_missing_ranges_are_known() -> None:
+    found = judge(ledger(0, [0, 30, 40, 95]))
+    assert (found.epoch, found.state, found.whole, found.reissued) == (0, "running", False, 7)
+    assert found.missing == [(30, 40), (95, 100)]
+    assert judge(ledger(0, [0, 100])).whole
+    assert judge(ledger(0, [])).missing == [(0, 100)]
+
+
+def test_of_an_epoch_that_is_over_only_how_many_are_missing() -> None:
+    whole, short = Finished(3, 100, 100, 0), Finished(4, 100, 99, 5)
+    known = ledger(5, [0, 10], whole, short)
+    assert judge(known, 3).whole
+    assert judge(known, 3).missing == []
+    found = judge(known)  # the last that is over
+    assert (found.epoch, found.state, found.consumed, found.whole, found.missing) == (4, "over", 99, False, None)
+    assert found.reissued == 5
+    assert judge(known, 5).state == "running"
+
+
+def test_what_the_ledger_does_not_know_is_told() -> None:
+    known = ledger(5, [], Finished(3, 100, 100, 0), Finished(4, 100, 100, 0))
+    with pytest.raises(NotFound, match=r"epoch 6 of dataset 'd' has not begun: it is in epoch 5"):
+        judge(known, 6)
+    with pytest.raises(NotFound, match=r"nothing of epoch 2 .* it has epochs 3 to 4, and 5"):
+        judge(known, 2)
+    with pytest.raises(NotFound, match=r"it has epoch 5"):
+        judge(ledger(5, []), 2)
+    with pytest.raises(InvalidInput, match="epoch"):
+        judge(known, -1)
+
+
+@given(st.sets(st.integers(0, 59)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1))
+def test_any_stretch_is_counted(consumed: set[int], stretches: list[tuple[int, int]]) -> None:
+    ranges = RangeSet()
+    for place in consumed:
+        ranges.add(place, place + 1)
+    starts, ends = np.array([sorted(each) for each in stretches], np.int64).T
+    expected = [len(consumed & set(range(*sorted(each)))) for each in stretches]
+    assert Consumption(ranges).within(starts, ends).tolist() == expected
