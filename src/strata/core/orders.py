@@ -189,16 +189,16 @@ class ElasticOrder:
         mine = _share(self.batch_size(batch), position, world)
         return self.order.line(self._tail_places(mine) if batch == self._full else self._line_places(batch, mine))
 
-    def run(self, first: int, last: int, position: int, world: int) -> Indexes:
-        """`places` of each batch from `first` to before `last`, one after the other: evaluated together, which takes a
-        fraction of the time."""
+    def run(self, first: int, last: int, position: int, world: int, step: int = 1) -> Indexes:
+        """`places` of each batch from `first` to before `last`, or of each `step`-th of them, one after the other:
+        evaluated together, which takes a fraction of the time."""
         check_int(last, "last", most=self.batches)
         check_int(first, "first", most=last)
-        full = min(last, self._full)
+        batches = np.arange(first, last, check_int(step, "step", least=1), dtype=np.int64)
+        full = batches[batches < self._full]
         mine = _share(self.global_batch_size, position, world)
-        batches = np.arange(first, max(first, full), dtype=np.int64)
-        found = self.order.line(self._line_places(np.repeat(batches, len(mine)), np.tile(mine, len(batches))))
-        return found if last == max(first, full) else np.concatenate([found, self.places(self._full, position, world)])
+        found = self.order.line(self._line_places(np.repeat(full, len(mine)), np.tile(mine, len(full))))
+        return found if len(full) == len(batches) else np.concatenate([found, self.places(self._full, position, world)])
 
     def _line_places(self, batch: int | Indexes, places: Indexes) -> Indexes:
         """Where in the line these places of a full batch are, or of as many batches."""

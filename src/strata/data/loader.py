@@ -8,32 +8,33 @@ put together again after a resume.
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from strata.core.ids import check_int
 from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
-from strata.data.columns import columns_of
-from strata.data.held import Decoded, Held
+from strata.data.cursor import Cursor
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
-from strata.data.output import Output, as_output
-from strata.data.position import Position, order_at, resumed, streams_for
-from strata.data.runs import MOST_BATCHES, RUN_BYTES, Batch, Runs, Share
+from strata.data.making import Making
+from strata.data.output import Finish, Output
+from strata.data.position import Position, order_at, streams_for
+from strata.data.runs import Batch, Share
+
+if TYPE_CHECKING:
+    from strata.data.workers import Shared, WorkerDataset
+
+T = TypeVar("T")
 
 MEMORY_BYTES = 1 << 30
 SHARD_SAMPLES = 10_000
 """Of a shard at most, by default."""
-AHEAD = 2
-"""Runs that are put together before they are asked for."""
 
 
-class Loader:
+class Loader(Cursor):
     """See the module. Safe to iterate by one thread at a time.
 
     dataset: an index of it (`index_dataset`, `load_index`), or where it is, and in which `format`: then it is indexed
@@ -41,7 +42,8 @@ class Loader:
     global_batch_size: samples of a batch over all ranks; this one gets its share, in order.
     columns: those that are wanted; all if None.
     map: applied to each batch, before it is turned into what `output` says, by the threads that prepare batches.
-    memory_bytes: for decoded blocks. What is put together comes on top: three runs of about 8 MiB, or of one batch.
+    memory_bytes: for decoded blocks, of all workers of a DataLoader together. What is put together comes on top: three
+        runs of about 8 MiB, or of one batch.
     streams, window_shards: how far samples are mixed; see docs/DATA.md. They are part of the order: a resume needs the
         same, and has them in its state.
     """
@@ -70,7 +72,7 @@ class Loader:
         self.index = dataset if isinstance(dataset, DatasetIndex) else index_dataset(dataset, format)
         layout = ShardLayout(self.index.rows, shard_size_for(self.index) if shard_size is None else shard_size)
         chosen = streams_for(layout, global_batch_size, window_shards, shuffle) if streams is None else streams
-        self._position = Position(
+        position = Position(
             fingerprint=self.index.fingerprint,
             total_samples=layout.total_samples,
             shard_size=layout.shard_size,
@@ -84,25 +86,19 @@ class Loader:
             batch=0,
         )
         self._share = Share.of(rank, world_size)
-        self._columns = columns
         self.index.check_columns(columns)
-        self._finish = as_output(output, map)
-        self._held = Held(self._decode, memory_bytes, threads or min(4, os.cpu_count() or 1))
-        self._order = order_at(self._position)
-        self._moves = 0
-        self._row_bytes = 0.0
+        self._making = Making(
+            self.index,
+            self._share,
+            columns,
+            Finish(output, map),
+            memory_bytes=memory_bytes,
+            threads=threads or min(4, os.cpu_count() or 1),
+        )
+        self._shared: Shared | None = None
+        super().__init__(position)
 
     # -- what it is --------------------------------------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """The one that the next batch is of."""
-        return self._position.epoch
-
-    @property
-    def batch(self) -> int:
-        """The next one of the epoch: so many were given out."""
-        return self._position.batch
 
     @property
     def blocks_read(self) -> int:
@@ -113,29 +109,12 @@ class Loader:
         """The batches of an epoch."""
         return self._order.batches
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands: what was given out is consumed, and nothing else. The same on all ranks."""
-        return self._position.plain()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, at any number of ranks. What was saved with another order, or of other data, is refused."""
-        self._go_to(resumed(self._position, Position.of(state)))
-
-    def set_epoch(self, epoch: int) -> None:
-        """From its first batch on."""
-        self._go_to(self._position.at(check_int(epoch, "epoch"), 0))
-
-    def _go_to(self, position: Position) -> None:
-        self._position = position
-        self._order = order_at(self._position)
-        self._moves += 1
-
     def samples(self, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of this rank's samples in a batch of the epoch that it is in."""
         return self._order.places(batch, *self._share)
 
     def close(self) -> None:
-        self._held.close()
+        self._making.close()
 
     def __enter__(self) -> Self:
         return self
@@ -149,86 +128,68 @@ class Loader:
         """The rest of the epoch that it is in. When that is at its end, the next is. What `map` raises, or an error in
         the data, ends it: the batch that could not be made is the next one still."""
         moves, epoch = self._moves, self.epoch
-        runs = Runs(self._order, self._share, self.index, self._held)
-        with ThreadPoolExecutor(AHEAD, "strata-batches") as threads:
-            ahead = _Ahead(partial(self._made, runs), self._run_length, threads, range(self.batch, len(self)))
-            try:
-                for made in ahead:
-                    for number, batch in enumerate(made.batches, made.first):
-                        self._position = self._position.at(epoch, number + 1)
-                        yield batch
-                        if self._moves != moves:
-                            return  # it was sent elsewhere meanwhile
-                    if made.error is not None:
-                        raise made.error
-            finally:
-                ahead.stop()
+        for number, batch in self._making.batches(self._order, range(self.batch, len(self))):
+            self._give(epoch, number + 1)
+            yield batch
+            if self._moves != moves:
+                return  # it was sent elsewhere meanwhile
         self.set_epoch(epoch + 1)
 
-    def _made(self, runs: Runs, first: int, last: int) -> "_Made":
-        """By a thread of its own."""
-        made: list[Any] = []
-        try:
-            for batch in runs.begin(first, last)().batches():
-                made.append(self._finish(batch))  # noqa: PERF401  what was made before an error is given out
-        except Exception as error:  # noqa: BLE001  raised where the batch is asked for
-            return _Made(first, made, error)
-        return _Made(first, made, None)
+    # -- in the workers of a DataLoader ------------------------------------------------------------------------------
 
-    def _run_length(self) -> int:
-        """Batches. The first run is one batch, which comes the sooner; the others are as large as they should be."""
-        if not self._row_bytes:
-            return 1
-        mine = max(1, self._position.global_batch_size // self._share.world)
-        return max(1, min(MOST_BATCHES, int(RUN_BYTES / (mine * self._row_bytes))))
+    def dataset(self) -> "WorkerDataset":
+        """For `DataLoader(loader.dataset(), batch_size=None, num_workers=…)`, which is iterated with `over`. Spawned
+        workers need a `map` that can be pickled."""
+        from strata.data.workers import Shared, WorkerDataset
 
-    def _decode(self, block: int) -> Decoded:
-        decoded = columns_of(self.index.read(block, self._columns), self.index.place_of(block))
-        size = sum(column.nbytes for column in decoded.values())
-        self._row_bytes = max(1.0, size / max(1, self.index.block(block).rows))
-        return decoded
+        if self._shared is None:
+            self._shared = Shared(self.epoch, self.batch)
+        return WorkerDataset(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._is_counted = self._is_counted and (self._shared is None or self._shared.is_counted)
+        return super().state_dict()
+
+    def batches_here(self) -> Iterator[Any]:
+        """The rest of the epoch, for somebody who gives it out."""
+        self._asked()
+        return self._from(self._position, 0, 1)
+
+    def batches_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
+        """In a worker's copy of this loader: its batches of the iteration that begins now."""
+        assert self._shared is not None, "only a dataset goes to workers"
+        where = self._position.at(*self._shared.begun((self.epoch, self.batch)))
+        return self._from(where, worker, workers)
+
+    def _from(self, where: Position, worker: int, workers: int) -> Iterator[Any]:
+        order = order_at(where)
+        numbers = range(min(where.batch + worker, order.batches), order.batches, workers)
+        return (batch for _, batch in self._making.batches(order, numbers, workers))
+
+    def _begin(self, data_loader: Iterable[T]) -> Iterator[T]:
+        return iter(data_loader) if self._shared is None else self._shared.begin(partial(iter, data_loader))
+
+    def _ended(self) -> None:
+        self._tell()
+
+    def _give(self, epoch: int, given: int) -> None:
+        super()._give(epoch, given)
+        if not self._is_over:  # workers that begin late begin where `over` did
+            self._tell()
+        if self._shared is not None:
+            self._shared.counted()
+
+    def _go_to(self, position: Position) -> None:
+        super()._go_to(position)
+        self._tell()
+        if self._shared is not None:
+            self._shared.counted()
+
+    def _tell(self) -> None:
+        if self._shared is not None:
+            self._shared.tell(self.epoch, self.batch)
 
 
 def shard_size_for(index: DatasetIndex) -> int:
     """About a block, and no more than many samples: those of a shard are read at about the same time."""
     return max(1, min(SHARD_SAMPLES, index.rows // max(1, index.blocks)))
-
-
-class _Made(NamedTuple):
-    """Batches from the first on, and why there is not another."""
-
-    first: int
-    batches: list[Any]
-    error: Exception | None
-
-
-class _Ahead:
-    """Runs in order, some of them begun before they are asked for."""
-
-    def __init__(
-        self, make: Callable[[int, int], _Made], length: Callable[[], int], threads: ThreadPoolExecutor, batches: range
-    ) -> None:
-        self._make, self._length, self._threads = make, length, threads
-        self._next, self._last = batches.start, batches.stop
-        self._under_way: deque[Future[_Made]] = deque()
-
-    def __iter__(self) -> Iterator[_Made]:
-        self._begin()
-        while self._under_way:
-            made = self._under_way.popleft().result()
-            while len(self._under_way) < AHEAD and self._begin():
-                pass
-            yield made
-
-    def _begin(self) -> bool:
-        first, last = self._next, min(self._next + self._length(), self._last)
-        if first == last:
-            return False
-        self._under_way.append(self._threads.submit(self._make, first, last))
-        self._next = last
-        return True
-
-    def stop(self) -> None:
-        """What is under way is of no use any more."""
-        for made in self._under_way:
-            made.cancel()

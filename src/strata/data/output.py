@@ -11,17 +11,18 @@ from strata.errors import InvalidInput
 Output: TypeAlias = Literal["numpy", "arrow", "torch"]
 
 
-def as_output(output: Output, map: Callable[[Batch], Any] | None) -> Callable[[Batch], Any]:
-    """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone."""
-    if output not in _MADE:
-        raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
-    make = _MADE[output]
+class Finish:
+    """What is done with each batch when it is made. A class, so that it can be pickled if `map` can."""
 
-    def finish(batch: Batch) -> Any:
-        mapped = batch if map is None else map(batch)
-        return make(mapped) if isinstance(mapped, dict) else mapped
+    def __init__(self, output: Output, map: Callable[[Batch], Any] | None) -> None:
+        """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone."""
+        if output not in _MADE:
+            raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
+        self._make, self._map = _MADE[output], map
 
-    return finish
+    def __call__(self, batch: Batch) -> Any:
+        mapped = batch if self._map is None else self._map(batch)
+        return self._make(mapped) if isinstance(mapped, dict) else mapped
 
 
 def _numpy(batch: Batch) -> Any:

@@ -1,5 +1,6 @@
 """What was read of files and will be needed again soon: footers, above all. A bounded memory, safe between threads."""
 
+import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -15,6 +16,8 @@ class Remembered(Generic[T]):
         self._bytes = 0
         self._found: dict[Hashable, tuple[T, int]] = {}
         self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._unlock)
 
     def get(self, key: Hashable, read: Callable[[], tuple[T, int]]) -> T:
         """The value, or what `read` gives: it and its size in bytes. Threads that race may both read."""
@@ -30,3 +33,7 @@ class Remembered(Generic[T]):
                 while self._bytes > self._most_bytes and len(self._found) > 1:
                     self._bytes -= self._found.pop(next(iter(self._found)))[1]
         return value
+
+    def _unlock(self) -> None:
+        """In a forked child nobody is there to give back what another thread of the parent had taken."""
+        self._lock = threading.Lock()

@@ -27,9 +27,8 @@ class Locating(Protocol):
 
 
 class Run(NamedTuple):
-    """The batches from `first` on, each from one edge to the next."""
+    """Batches one after the other, each from one edge to the next."""
 
-    first: int
     edges: list[int]
     columns: dict[str, NDArray[Any]]
 
@@ -53,10 +52,10 @@ class Share(NamedTuple):
         return cls(rank, world_size)
 
 
-def edges_of(order: ElasticOrder, share: Share, first: int, last: int) -> list[int]:
+def edges_of(order: ElasticOrder, share: Share, batches: range) -> list[int]:
     """Where the batches of a run begin and end among its samples."""
     edges = [0]
-    for batch in range(first, last):
+    for batch in batches:
         size = order.batch_size(batch)
         mine = (share.position + 1) * size // share.world - share.position * size // share.world
         edges.append(edges[-1] + mine)
@@ -69,9 +68,9 @@ class Runs:
     def __init__(self, order: ElasticOrder, share: Share, index: Locating, held: Held) -> None:
         self._order, self._share, self._index, self._held = order, share, index, held
 
-    def begin(self, first: int, last: int) -> Callable[[], Run]:
-        """Reading of what it needs begins now; what is given puts it together, and waits for that."""
-        samples = self._order.run(first, last, *self._share)
+    def begin(self, batches: range) -> Callable[[], Run]:
+        """Reading of what these need begins now; what is given puts them together, and waits for that."""
+        samples = self._order.run(batches[0], batches[-1] + 1, *self._share, step=batches.step)
         blocks, rows = self._index.locate(samples)
         places = np.argsort(blocks, kind="stable")
         kinds, starts = np.unique(blocks[places], return_index=True)
@@ -87,7 +86,7 @@ class Runs:
                 )
             finally:
                 self._held.done(wanted)
-            return Run(first, edges_of(self._order, self._share, first, last), columns)
+            return Run(edges_of(self._order, self._share, batches), columns)
 
         return put_together
 

@@ -9,22 +9,19 @@ A DataLoader asks for batches long before it gives them out, so the sampler alon
 what goes through `over` is counted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 from strata.core.ids import check_int
 from strata.core.orders import WINDOW_SHARDS, ElasticOrder, ShardLayout, Tail
-from strata.data.position import Position, order_at, resumed, streams_for
+from strata.data.cursor import Cursor
+from strata.data.position import Position, streams_for
 from strata.data.runs import Share
-from strata.errors import InvalidInput
-
-T = TypeVar("T")
 
 SHARD_SIZE = 1024
 """Samples that lie near each other, for datasets that read better so; with `shuffle` they are mixed over windows."""
 
 
-class ResumableSampler:
+class ResumableSampler(Cursor):
     """A batch sampler: gives lists of indexes, this rank's share of each global batch."""
 
     def __init__(
@@ -44,7 +41,7 @@ class ResumableSampler:
     ) -> None:
         self._share = Share.of(rank, world_size)
         layout = ShardLayout(total_samples, shard_size)
-        self._position = Position(
+        position = Position(
             fingerprint=f"samples-{total_samples}",
             total_samples=total_samples,
             shard_size=shard_size,
@@ -57,17 +54,7 @@ class ResumableSampler:
             epoch=check_int(epoch, "epoch"),
             batch=0,
         )
-        self._order = order_at(self._position)
-        self._is_counted = True
-
-    @property
-    def epoch(self) -> int:
-        return self._position.epoch
-
-    @property
-    def batch(self) -> int:
-        """The next one of the epoch."""
-        return self._position.batch
+        super().__init__(position)
 
     @property
     def order(self) -> ElasticOrder:
@@ -79,40 +66,9 @@ class ResumableSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in range(self.batch, self._order.batches):
-            self._is_counted = False
+            self._asked()
             yield self._order.places(batch, *self._share).tolist()
 
-    def over(self, loader: Iterable[T]) -> Iterator[T]:
-        """The batches of a DataLoader that has this sampler, each counted as it is given out. At the end of the epoch
-        the next one's turn comes."""
-        epoch = self.epoch
-        for given, batch in enumerate(loader, self.batch + 1):
-            self._position, self._is_counted = self._position.at(epoch, given), True
-            yield batch
-            if (self.epoch, self.batch) != (epoch, given):
-                return  # it was sent elsewhere meanwhile
-            self._is_counted = False
-        if self.batch < self._order.batches:
-            raise InvalidInput(
-                f"the loader ended after batch {self.batch} of {self._order.batches}: is this its batch_sampler?"
-            )
-        self.set_epoch(epoch + 1)
-
-    def set_epoch(self, epoch: int) -> None:
-        """From its first batch on."""
-        self._go_to(self._position.at(check_int(epoch, "epoch"), 0))
-
-    def state_dict(self) -> dict[str, Any]:
-        if not self._is_counted:
-            raise InvalidInput(
-                "which batches were consumed is not known, since a DataLoader asks for them ahead: iterate over "
-                "sampler.over(loader) instead of the loader itself"
-            )
-        return self._position.plain()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._go_to(resumed(self._position, Position.of(state)))
-
-    def _go_to(self, position: Position) -> None:
-        self._position, self._is_counted = position, True
-        self._order = order_at(position)
+    @property
+    def _name(self) -> str:
+        return "sampler"

@@ -159,10 +159,10 @@ def test_a_run_of_batches_is_each_of_them(
     order = ElasticOrder(layout, 5, 1, shuffle, size, tail=tail)
     last = data.draw(st.integers(0, order.batches))
     first = data.draw(st.integers(0, last))
-    world = data.draw(st.integers(1, 4))
+    world, step = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     for position in range(world):
-        one_by_one = [order.places(batch, position, world).tolist() for batch in range(first, last)]
-        assert order.run(first, last, position, world).tolist() == list(chain(*one_by_one))
+        one_by_one = [order.places(batch, position, world).tolist() for batch in range(first, last, step)]
+        assert order.run(first, last, position, world, step).tolist() == list(chain(*one_by_one))
     with pytest.raises(InvalidInput, match="last"):
         order.run(0, order.batches + 1, 0, 1)
 

@@ -141,7 +141,7 @@ def test_only_what_is_wanted_is_read(dataset: DatasetIndex) -> None:
 def test_the_epoch_is_the_same_with_hardly_any_memory(dataset: DatasetIndex) -> None:
     with loader(dataset) as roomy, loader(dataset, memory_bytes=1, threads=1) as narrow:
         assert ids(roomy) == ids(narrow)
-        assert narrow._held.read_count > roomy._held.read_count == dataset.blocks
+        assert narrow._making.held().read_count > roomy._making.held().read_count == dataset.blocks
 
 
 def test_what_is_mapped_is_given(dataset: DatasetIndex) -> None:

@@ -66,7 +66,7 @@ def test_epochs_follow_each_other_in_orders_of_their_own() -> None:
 def test_what_is_consumed_is_only_known_of_what_went_through_over() -> None:
     sampler = ResumableSampler(100, 10)
     next(iter(sampler))
-    with pytest.raises(InvalidInput, match=r"iterate over sampler\.over\(loader\)"):
+    with pytest.raises(InvalidInput, match=r"iterate over sampler\.over\(data_loader\)"):
         sampler.state_dict()
     sampler.set_epoch(0)
     assert sampler.state_dict()["batch"] == 0
@@ -117,5 +117,5 @@ def test_batches_that_a_dataloader_has_asked_for_ahead_are_not_lost(workers: int
 
 def test_a_loader_that_is_not_of_this_sampler_is_noticed() -> None:
     sampler = ResumableSampler(100, 10)
-    with pytest.raises(InvalidInput, match="is this its batch_sampler"):
+    with pytest.raises(InvalidInput, match="batches from this sampler"):
         list(sampler.over([1, 2, 3]))
