@@ -2,9 +2,13 @@
 
 loader                  batches for a training loop
 sampler                 the same order and resume for torch's own DataLoader
+workers                 a loader inside of a DataLoader's workers; only this imports torch
+cursor                  where one stands, counted by what was given out
+making                  batches made ahead, in whichever process
 runs, held, columns     many batches put together at once, from decoded blocks in memory
 position, output        where a loader stands; what batches are given as
 finding, files          which files a path means, and their bytes
+cache, cachedfolder     what was read from remote storages, on a disk of this machine
 formats                 one module for each: what blocks a file has, and a block as an Arrow table
 index, indexing         all blocks of all files, and which of them holds a sample
 indexfile               the index as one small file

@@ -57,7 +57,7 @@ class Folder(Protocol):
         """Whether it is time to look at it again."""
         ...
 
-    def read_ranges(self, name: str, ranges: Ranges) -> "list[pa.Buffer]":
+    def read_ranges(self, file: "File", ranges: Ranges) -> "list[pa.Buffer]":
         """Each exactly so long, or EOFError."""
         ...
 
@@ -102,7 +102,7 @@ class File:
             if start < 0 or length < 0 or start + length > self.size:
                 raise Damage(f"it has {self.size} bytes, and {length} from {start} should be there")
         with self._told():
-            found = self.folder.read_ranges(self.name, ranges)
+            found = self.folder.read_ranges(self, ranges)
             if self.folder.may_have_changed(self):
                 self._compare(self.folder.look(self.name))
             return found
@@ -173,9 +173,9 @@ class LocalFolder:
     def may_have_changed(self, file: File) -> bool:
         return True
 
-    def read_ranges(self, name: str, ranges: Ranges) -> "list[pa.Buffer]":
+    def read_ranges(self, file: File, ranges: Ranges) -> "list[pa.Buffer]":
         found = []
-        with arrow().OSFile(self.path_of(name), "rb") as source:
+        with arrow().OSFile(self.path_of(file.name), "rb") as source:
             for start, length in ranges:
                 source.seek(start)
                 piece = source.read_buffer(length)
@@ -225,9 +225,9 @@ class RemoteFolder:
         self._looked[key] = now
         return True
 
-    def read_ranges(self, name: str, ranges: Ranges) -> "list[pa.Buffer]":
+    def read_ranges(self, file: File, ranges: Ranges) -> "list[pa.Buffer]":
         try:
-            return [arrow().py_buffer(piece) for piece in self.storage.read_ranges(name, ranges)]
+            return [arrow().py_buffer(piece) for piece in self.storage.read_ranges(file.name, ranges)]
         except ObjectCorrupt as error:
             raise EOFError(str(error)) from error
 
@@ -244,7 +244,7 @@ class RangeReader:
         self._file = file
         self._at = 0
         ranges = [(start, length) for start, length in soon if length]
-        read = file.folder.read_ranges(file.name, ranges) if ranges else []
+        read = file.folder.read_ranges(file, ranges) if ranges else []
         self._have = [(start, start + length, data) for (start, length), data in zip(ranges, read, strict=True)]
 
     def tell(self) -> int:
@@ -262,7 +262,7 @@ class RangeReader:
         for begins, ends, data in self._have:
             if begins <= start and start + length <= ends:
                 return data.slice(start - begins, length)
-        return self._file.folder.read_ranges(self._file.name, [(start, length)])[0]
+        return self._file.folder.read_ranges(self._file, [(start, length)])[0]
 
     def readable(self) -> bool:
         return True

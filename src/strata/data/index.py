@@ -7,6 +7,7 @@ never other samples under the same numbers.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -15,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.permutation import check_inside
+from strata.data.cache import Cache
+from strata.data.cachedfolder import CachedFolder
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
-from strata.data.files import File, Folder, folder_at
+from strata.data.files import File, Folder, LocalFolder, folder_at
 from strata.data.formats import AnyFormat, format_name
 from strata.data.formats.base import Block, Numbers
 from strata.errors import DataDamaged, DataError, InvalidInput
@@ -176,6 +179,15 @@ class DatasetIndex:
             text = name.as_py().encode()
             digest.update(b"%d %d " % (len(text), root) + text + count.tobytes())
         return digest.hexdigest()
+
+    def cached(self, cache: Cache) -> "DatasetIndex":
+        """The same, which keeps what it reads from remote storages. Files of this machine are not kept twice."""
+        found = copy(self)
+        found._folders = [
+            folder if isinstance(folder, LocalFolder) else CachedFolder(folder, cache, self.fingerprint)
+            for folder in self._folders
+        ]
+        return found
 
     def _columns(self, columns: Sequence[str] | None) -> "pa.Schema":
         if columns is None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from strata.core.ids import check_int
 from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
+from strata.data.cache import CACHE_BYTES, Cache
 from strata.data.cursor import Cursor
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
@@ -44,6 +45,8 @@ class Loader(Cursor):
     map: applied to each batch, before it is turned into what `output` says, by the threads that prepare batches.
     memory_bytes: for decoded blocks, of all workers of a DataLoader together. What is put together comes on top: three
         runs of about 8 MiB, or of one batch.
+    cache, cache_bytes: a folder where what is read from a remote storage is kept, for all processes of the machine, and
+        how much of it. What was not used for longest goes first.
     streams, window_shards: how far samples are mixed; see docs/DATA.md. They are part of the order: a resume needs the
         same, and has them in its state.
     """
@@ -67,9 +70,12 @@ class Loader(Cursor):
         map: Callable[[Batch], Batch] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         threads: int | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int = CACHE_BYTES,
         format: str = "",
     ) -> None:
-        self.index = dataset if isinstance(dataset, DatasetIndex) else index_dataset(dataset, format)
+        index = dataset if isinstance(dataset, DatasetIndex) else index_dataset(dataset, format)
+        self.index = index if cache is None else index.cached(Cache(cache, cache_bytes))
         layout = ShardLayout(self.index.rows, shard_size_for(self.index) if shard_size is None else shard_size)
         chosen = streams_for(layout, global_batch_size, window_shards, shuffle) if streams is None else streams
         position = Position(
