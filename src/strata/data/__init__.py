@@ -2,6 +2,7 @@
 
 loader                  batches for a training loop
 sampler                 the same order and resume for torch's own DataLoader
+mixing                  several loaders by weight
 workers                 a loader inside of a DataLoader's workers; only this imports torch
 cursor                  where one stands, counted by what was given out
 making                  batches made ahead, in whichever process
@@ -23,6 +24,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexfile import load_index, save_index
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
+from strata.data.mixing import Mix
 from strata.data.sampler import ResumableSampler
 
-__all__ = ["DatasetIndex", "Loader", "ResumableSampler", "index_dataset", "load_index", "save_index"]
+__all__ = ["DatasetIndex", "Loader", "Mix", "ResumableSampler", "index_dataset", "load_index", "save_index"]

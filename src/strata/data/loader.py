@@ -115,6 +115,15 @@ class Loader(Cursor):
         """The batches of an epoch."""
         return self._order.batches
 
+    @property
+    def global_batch_size(self) -> int:
+        return self._position.global_batch_size
+
+    @property
+    def share(self) -> Share:
+        """Of which rank its batches are."""
+        return self._share
+
     def samples(self, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of this rank's samples in a batch of the epoch that it is in."""
         return self._order.places(batch, *self._share)

@@ -1,0 +1,148 @@
+"""Several datasets mixed by weight: each batch is one loader's, and which one's is settled by the seed.
+
+    mix = Mix({web: 0.7, books: 0.3}, global_batch_size=256, seed=7)
+    for batch in mix: …         without end: a dataset that is through begins its next epoch
+    mix.state_dict()            how many were given out of each, and where each loader stands
+
+The k-th batch of a dataset with weight w comes at an instant between k / w and (k + 1) / w that the seed has drawn;
+batches come in the order of their instants. So the order is irregular, the shares are right to about a batch at every
+point, and what comes next follows from how many of each were given out, and from nothing else: not from the ranks.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from strata.core.ids import check_int
+from strata.core.mix import check_seed, subkey
+from strata.data.loader import Loader
+from strata.errors import InvalidInput
+
+FORMAT = "strata-mix-1"
+
+
+class _Mixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The state of a mix."""
+
+    seed: int
+    weights: list[float]
+    given: list[int]
+    loaders: list[dict[str, Any]]
+    format: str = FORMAT
+
+
+class Mix:
+    """See the module. Safe to iterate by one thread at a time; its loaders are iterated by nobody else meanwhile.
+
+    loaders: each with its weight; only how large weights are beside each other matters. All have batches of the same
+        size, and are of the same rank.
+    global_batch_size: that size.
+    """
+
+    def __init__(self, loaders: Mapping[Loader, float], global_batch_size: int, seed: int = 0) -> None:
+        self._loaders = [*loaders]
+        self._weights = _shares([*loaders.values()])
+        self._seed = check_seed(seed)
+        _check_alike(self._loaders, check_int(global_batch_size, "global_batch_size", least=1))
+        self._given = [0] * len(self._loaders)
+        self._moves = 0
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """How many batches of each loader were given out."""
+        return tuple(self._given)
+
+    @property
+    def next(self) -> int:
+        """The loader that the next batch is of, counted from 0."""
+        instants = [self._instant(number) for number in range(len(self._loaders))]
+        return instants.index(min(instants))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was given out is consumed, and nothing else. The same on all ranks."""
+        states = [loader.state_dict() for loader in self._loaders]
+        mixed = _Mixed(seed=self._seed, weights=self._weights, given=[*self._given], loaders=states)
+        return msgspec.structs.asdict(mixed)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, at any number of ranks. Other weights or another seed are refused: to go on with those,
+        load the states of the loaders, and mix them anew."""
+        found = _mixed(state)
+        for what, then, now in (("seed", found.seed, self._seed), ("weights", found.weights, self._weights)):
+            if then != now:
+                raise InvalidInput(f"a mix cannot go on with other {what} than it began with: {then} then, {now} now")
+        before = [loader.state_dict() for loader in self._loaders]
+        try:
+            for loader, each in zip(self._loaders, found.loaders, strict=True):
+                loader.load_state_dict(each)
+        except InvalidInput:
+            for loader, each in zip(self._loaders, before, strict=True):
+                loader.load_state_dict(each)  # all or none
+            raise
+        self._given = [*found.given]
+        self._moves += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches without end. An error of a loader ends it: the batch that could not be made is the next one still."""
+        moves = self._moves
+        under_way: dict[int, Iterator[Any]] = {}
+        while self._moves == moves:
+            number = self.next
+            batch = self._batch_of(number, under_way)
+            self._given[number] += 1
+            yield batch
+
+    def _batch_of(self, number: int, under_way: dict[int, Iterator[Any]]) -> Any:
+        """The loader's next one, of its next epoch if this one is through."""
+        for _ in range(2):
+            if number not in under_way:
+                under_way[number] = iter(self._loaders[number])
+            for batch in under_way[number]:
+                return batch
+            del under_way[number]
+        raise InvalidInput(f"loader {number} of the mix gives no batches any more")
+
+    def _instant(self, number: int) -> float:
+        given = self._given[number]
+        drawn: float = (subkey(self._seed, number, given) >> 11) / (1 << 53)
+        return (given + drawn) / self._weights[number]
+
+
+def _mixed(state: Mapping[str, Any]) -> _Mixed:
+    try:
+        found = msgspec.convert(dict(state), _Mixed)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidInput(f"this is no state of a mix: {error}") from error
+    if found.format != FORMAT:
+        raise InvalidInput(f"the state of the mix has format {found.format!r}, and this one knows {FORMAT!r}")
+    if not len(found.weights) == len(found.given) == len(found.loaders) or min(found.given, default=0) < 0:
+        raise InvalidInput("this is no state of a mix: it does not fit together")
+    return found
+
+
+def _shares(weights: list[Any]) -> list[float]:
+    if not weights:
+        raise InvalidInput("a mix needs at least one loader")
+    for weight in weights:
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise InvalidInput(f"a weight must be a number above 0, not {weight!r}: leave out what is not wanted")
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _check_alike(loaders: list[Loader], global_batch_size: int) -> None:
+    for number, loader in enumerate(loaders):
+        if loader.global_batch_size != global_batch_size:
+            raise InvalidInput(
+                f"loader {number} of the mix has batches of {loader.global_batch_size}, and the mix of "
+                f"{global_batch_size}: each batch is of one loader, so make them with the same size"
+            )
+        if loader.share != loaders[0].share:
+            raise InvalidInput(
+                f"loader {number} of the mix is of rank {loader.share.position} of {loader.share.world}, and the first "
+                f"of rank {loaders[0].share.position} of {loaders[0].share.world}"
+            )
+        if not len(loader):
+            raise InvalidInput(f"loader {number} of the mix has no batches: its dataset is smaller than one")
