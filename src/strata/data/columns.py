@@ -31,8 +31,9 @@ class Fixed:
     def room(self, count: int) -> NDArray[Any]:
         return np.empty((count, *self.values.shape[1:]), self.values.dtype)
 
-    def put(self, rows: Rows, out: NDArray[Any], places: Rows) -> None:
-        out[places] = self.values[rows]
+    def take(self, rows: Rows, out: NDArray[Any]) -> None:
+        """These rows, one after the other. They must be there: nobody looks again, which takes half of the time."""
+        self.values.take(rows, 0, out, "clip")
 
 
 class Loose:
@@ -51,9 +52,8 @@ class Loose:
     def room(self, count: int) -> NDArray[Any]:
         return np.empty(count, object)
 
-    def put(self, rows: Rows, out: NDArray[Any], places: Rows) -> None:
-        found = self._read(rows)
-        for place, value in zip(places.tolist(), found, strict=True):
+    def take(self, rows: Rows, out: NDArray[Any]) -> None:
+        for place, value in enumerate(self._read(rows)):
             out[place] = value
 
 

@@ -88,8 +88,7 @@ def from_bytes(data: bytes, *, path: str = "the index", options: StorageOptions 
     if _digest(size, body) != digest or size > MAX_INDEX_BYTES:
         _damaged(path, "its digest differs")
     try:
-        plain = arrow().decompress(body, size, codec="zstd", asbytes=True)
-        return _restored(msgspec.msgpack.decode(plain, type=_Stored), options)
+        return _restored(_stored(body, size), options)
     except (arrow().ArrowException, msgspec.DecodeError, ValueError) as error:
         _damaged(path, str(error))
 
@@ -131,10 +130,14 @@ def _packed(array: NDArray[Any], kind: str) -> bytes:
 
 
 def _unpacked(data: bytes, count: int, most: int, what: str) -> Numbers:
-    array = np.frombuffer(data, "<i8").astype(np.int64)
+    array = np.frombuffer(data, "<i8").astype(np.int64, copy=False)  # of a million blocks each copy is megabytes
     if len(array) != count or (count and (array.min() < 0 or array.max() > most)):
         raise ValueError(f"its {what} cannot be")
     return array
+
+
+def _stored(body: memoryview, size: int) -> _Stored:
+    return msgspec.msgpack.decode(arrow().decompress(body, size, codec="zstd", asbytes=True), type=_Stored)
 
 
 def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:

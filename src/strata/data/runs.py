@@ -1,8 +1,11 @@
 """Runs of batches: many are put together at once, since what numpy does for one it does for fifty in little more time.
 
 order ──▶ samples of a run ──▶ blocks and rows ──▶ one array for each column ──▶ batches, which are views of it
+
+Rows are gathered block by block, each block's in one go, and each column is then put in order as a whole.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -19,6 +22,8 @@ Samples: TypeAlias = NDArray[np.int64]
 
 RUN_BYTES = 8 << 20
 MOST_BATCHES = 256
+PLAN_SAMPLES = 4096
+"""Whose places are computed together, however few of them a run has: a few take as long as all of these."""
 
 
 class Locating(Protocol):
@@ -67,39 +72,80 @@ class Runs:
 
     def __init__(self, order: ElasticOrder, share: Share, index: Locating, held: Held) -> None:
         self._order, self._share, self._index, self._held = order, share, index, held
+        self._planned = _Plan(range(0), [0], np.empty(0, np.int64))
+        self._planning = threading.Lock()
 
     def begin(self, batches: range) -> Callable[[], Run]:
         """Reading of what these need begins now; what is given puts them together, and waits for that."""
-        samples = self._order.run(batches[0], batches[-1] + 1, *self._share, step=batches.step)
+        edges, samples = self._plan(batches)
         blocks, rows = self._index.locate(samples)
-        places = np.argsort(blocks, kind="stable")
-        kinds, starts = np.unique(blocks[places], return_index=True)
-        stretches = [*zip(kinds.tolist(), starts.tolist(), [*starts[1:].tolist(), len(blocks)], strict=True)]
-        wanted = self._held.want(kinds.tolist())
+        places = _by_block(blocks)
+        blocks, rows = blocks[places], rows[places]
+        starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist()] if len(blocks) else []
+        stretches = [*zip(blocks[starts].tolist(), starts, [*starts[1:], len(blocks)], strict=True)]
+        wanted = self._held.want([block for block, _, _ in stretches])
 
         def put_together() -> Run:
             try:
                 columns = _gathered(
-                    {block: wanted[block].result() for block in wanted},
-                    [(block, rows[places[start:end]], places[start:end]) for block, start, end in stretches],
-                    len(samples),
+                    [(wanted[block].result(), rows[start:end], start) for block, start, end in stretches], places
                 )
             finally:
                 self._held.done(wanted)
-            return Run(edges_of(self._order, self._share, batches), columns)
+            return Run(edges, columns)
 
         return put_together
 
+    def _plan(self, batches: range) -> tuple[list[int], Samples]:
+        """Where the batches of a run begin and end among its samples, and the samples."""
+        with self._planning:
+            if not self._planned.has(batches):
+                size = max(1, self._order.global_batch_size // self._share.world)
+                # The very first run is waited for.
+                count = max(len(batches), PLAN_SAMPLES // size if self._planned.batches else 0)
+                stop = min(batches.start + count * batches.step, self._order.batches)
+                planned = range(batches.start, stop, batches.step)
+                samples = self._order.run(planned.start, planned.stop, *self._share, step=planned.step)
+                self._planned = _Plan(planned, edges_of(self._order, self._share, planned), samples)
+            return self._planned.of(batches)
 
-def _gathered(
-    decoded: dict[int, Decoded], stretches: list[tuple[int, Samples, Samples]], count: int
-) -> dict[str, NDArray[Any]]:
+
+class _Plan(NamedTuple):
+    """The samples of these batches, each from one edge to the next."""
+
+    batches: range
+    edges: list[int]
+    samples: Samples
+
+    def has(self, batches: range) -> bool:
+        same = batches.step == self.batches.step
+        return same and batches[0] in self.batches and batches[-1] in self.batches
+
+    def of(self, batches: range) -> tuple[list[int], Samples]:
+        at = self.batches.index(batches[0])
+        edges = self.edges[at : at + len(batches) + 1]
+        return [edge - edges[0] for edge in edges], self.samples[edges[0] : edges[-1]]
+
+
+def _by_block(blocks: Samples) -> NDArray[np.intp]:
+    """The places of samples, sorted by their blocks: numbers of 16 bits are sorted in a tenth of the time."""
+    if not len(blocks):
+        return np.empty(0, np.intp)
+    lowest = blocks.min()
+    is_short = blocks.max() - lowest <= np.iinfo(np.uint16).max
+    return np.argsort((blocks - lowest).astype(np.uint16) if is_short else blocks, kind="stable")
+
+
+def _gathered(stretches: list[tuple[Decoded, Samples, int]], places: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+    """`stretches` are blocks, the rows that are wanted of them, and the first of `places`, to which those go."""
     if not stretches:
         return {}
+    order = np.empty_like(places)
+    order[places] = np.arange(len(places))
     found: dict[str, NDArray[Any]] = {}
-    for name, column in decoded[stretches[0][0]].items():
-        out = column.room(count)
-        for block, rows, places in stretches:
-            decoded[block][name].put(rows, out, places)
-        found[name] = out
+    for name, column in stretches[0][0].items():
+        gathered = column.room(len(places))
+        for decoded, rows, start in stretches:
+            decoded[name].take(rows, gathered[start : start + len(rows)])
+        found[name] = gathered if len(stretches) == 1 else gathered.take(order, 0)
     return found

@@ -18,8 +18,9 @@ PLACES = np.array([1, 0, 3, 2])
 def put(values: Any) -> Any:
     """Rows 3, 0, 2 and 2, put to places 1, 0, 3 and 2."""
     column = columns_of(pa.table({"x": values}), "a test")["x"]
-    out = column.room(4)
-    column.put(ROWS, out, PLACES)
+    found, out = column.room(4), column.room(4)
+    column.take(ROWS, found)
+    out[PLACES] = found
     return out
 
 
