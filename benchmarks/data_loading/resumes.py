@@ -1,0 +1,43 @@
+"""From the construction of a loader to its first batch, in the middle of an epoch, in a process that has done no more
+than import and open the dataset once; and the start of an epoch of 10 billion samples."""
+
+import statistics
+
+from benchmarks import Row, Table
+from benchmarks.data_loading import scale
+from benchmarks.data_loading.contenders import AS_IT_COMES, STRATA, Contender, by_row_group, player
+
+ROUNDS = 5
+CONTENDERS = (*by_row_group(STRATA), Contender("litdata", AS_IT_COMES), Contender("mosaic"), Contender("grain"))
+RESUME_MOST_MS, START_MOST_MS, START_MOST_MB = 100.0, 1000.0, 100.0
+
+
+def resumes(peers: list[str]) -> Table:
+    """HF datasets have nothing to take part with: what they resume to is not exact."""
+    contenders = [each for each in CONTENDERS if each.kind in (STRATA, *peers)]
+    found: dict[str, list[float]] = {each.name: [] for each in contenders}
+    for number in range(ROUNDS):
+        shift = number % len(contenders)
+        for each in contenders[shift:] + contenders[:shift]:
+            with player(each.kind) as fresh:
+                found[each.name].append(fresh.ask("resume", **each.settings))
+    rows = []
+    for each in contenders:
+        taken, most = found[each.name], RESUME_MOST_MS if each.kind == STRATA else None
+        rows.append(Row(each.name, statistics.median(taken), min(taken), "ms", most))
+    return Table(f"Resume in the middle of {scale.ROWS:,} rows, to the first batch", rows)
+
+
+def start() -> Table:
+    found = []
+    for _ in range(ROUNDS):
+        with player(STRATA) as fresh:
+            found.append(fresh.ask("start"))
+    taken, grown = zip(*found, strict=True)
+    rows = [
+        Row(
+            "index loaded, loader made, first batch located", statistics.median(taken), min(taken), "ms", START_MOST_MS
+        ),
+        Row("memory, at its peak", statistics.median(grown), min(grown), "MB", START_MOST_MB),
+    ]
+    return Table(f"Start of an epoch of {scale.HUGE_SAMPLES:,} samples in a million row groups", rows)
