@@ -10,7 +10,7 @@ COLUMNS = 16
 BATCH = 256
 SAMPLES, SAMPLE_BYTES = int(os.environ.get("BENCH_SAMPLES", "10000")), 100_000
 SAMPLES_BATCH = 64
-SECONDS = float(os.environ.get("BENCH_SECONDS", "3"))
+SECONDS = float(os.environ.get("BENCH_SECONDS", "2"))
 """Of a turn, unless the epoch is over before."""
 CHUNK_BYTES = 64 << 20
 """Of the files that LitData and Mosaic make, which is the default of both."""

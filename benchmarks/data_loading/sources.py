@@ -4,6 +4,7 @@ in the formats that Strata reads in place."""
 import io
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from strata.data.formats.parquet import Parquet
 from strata.data.index import BlockTable, FileTable
 
 ARROW_ROWS = 64
+AT_ONCE = 2
+"""Peers that write."""
 HUGE_FILES, HUGE_GROUPS = 10_000, 100
 
 
@@ -31,8 +34,8 @@ def prepare(peers: list[str]) -> None:
     _once("arrow", _arrow)
     _once("tar", _tar)
     _once("huge", lambda: save_index(_huge(), scale.HUGE_INDEX))
-    for kind in peers:
-        _once(f"{kind}-rows", partial(_written, kind, "write_rows"))
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda kind: _once(f"{kind}-rows", partial(_written, kind, "write_rows")), peers))
     if "litdata" in peers:
         _once("litdata-samples", partial(_written, "litdata", "write_samples"))
 

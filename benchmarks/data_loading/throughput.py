@@ -19,7 +19,7 @@ from benchmarks.data_loading.contenders import (
     players,
 )
 
-ROUNDS = 5
+ROUNDS = 3
 TIMES_BEST_PEER, TIMES_BEST_OF_SAMPLES = 10.0, 1.0
 NO_WORKERS, TWO_WORKERS = {"workers": 0}, {"workers": 2}
 ROWS = (

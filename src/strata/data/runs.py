@@ -5,6 +5,7 @@ order ──▶ samples of a run ──▶ blocks and rows ──▶ one array f
 Rows are gathered block by block, each block's in one go, and each column is then put in order as a whole.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -39,7 +40,7 @@ class Run(NamedTuple):
 
     def batches(self) -> Iterator[Batch]:
         columns = list(self.columns.items())
-        for start, end in zip(self.edges, self.edges[1:], strict=False):
+        for start, end in itertools.pairwise(self.edges):
             yield {name: values[start:end] for name, values in columns}
 
 
@@ -81,8 +82,8 @@ class Runs:
         blocks, rows = self._index.locate(samples)
         places = _by_block(blocks)
         blocks, rows = blocks[places], rows[places]
-        starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist()] if len(blocks) else []
-        stretches = [*zip(blocks[starts].tolist(), starts, [*starts[1:], len(blocks)], strict=True)]
+        bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)] if len(blocks) else []
+        stretches = [(int(blocks[start]), start, end) for start, end in itertools.pairwise(bounds)]
         wanted = self._held.want([block for block, _, _ in stretches])
 
         def put_together() -> Run:
