@@ -109,7 +109,7 @@ class Loader(Cursor):
     @property
     def blocks_read(self) -> int:
         """More than there are if `memory_bytes` is too small for the order, or after more than one epoch."""
-        return self._held.read_count
+        return self._making.held().read_count
 
     def __len__(self) -> int:
         """The batches of an epoch."""

@@ -99,6 +99,8 @@ class Runs:
 
     def _plan(self, batches: range) -> tuple[list[int], Samples]:
         """Where the batches of a run begin and end among its samples, and the samples."""
+        if not batches:
+            return [0], np.empty(0, np.int64)
         with self._planning:
             if not self._planned.has(batches):
                 size = max(1, self._order.global_batch_size // self._share.world)

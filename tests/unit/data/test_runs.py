@@ -24,15 +24,15 @@ class Blocks:
         return {"number": Fixed(np.arange(block * self.rows, (block + 1) * self.rows))}
 
 
-def check(order: ElasticOrder, rows: int, asked: list[tuple[int, int]], share: Share = ALONE) -> None:
+def check(order: ElasticOrder, rows: int, asked: list[tuple[int, int]], share: Share = ALONE, step: int = 1) -> None:
     blocks = Blocks(rows)
     held = Held(blocks.decode, 1 << 20, 2)
     try:
         runs = Runs(order, share, blocks, held)
         for first, last in asked:
-            run = runs.begin(first, last)()
+            run = runs.begin(range(first, last, step))()
             found = [batch["number"].tolist() for batch in run.batches()]
-            assert found == [order.places(batch, *share).tolist() for batch in range(first, last)]
+            assert found == [order.places(batch, *share).tolist() for batch in range(first, last, step)]
     finally:
         held.close()
 
@@ -45,6 +45,10 @@ def elastic(total: int, shard: int, batch: int, *, shuffle: bool = True, tail: T
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_blocks_may_be_cut_anywhere(rows: int, shuffle: bool) -> None:
     check(elastic(1000, 20, 16, shuffle=shuffle), rows, [(0, 1), (1, 20), (20, 62)])
+
+
+def test_every_third_batch_by_itself() -> None:
+    check(elastic(1000, 20, 16), 7, [(1, 2), (4, 20), (22, 62)], step=3)
 
 
 def test_more_blocks_than_sixteen_bits_can_count() -> None:
