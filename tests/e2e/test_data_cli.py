@@ -95,7 +95,6 @@ def seen(words: list[str | Path], **environment: str) -> str:
 
 def test_a_dataset_is_counted_registered_listed_and_taken_out(data: Data, folder: Path) -> None:
     assert "has no datasets" in lines(data("ls"))[0]
-    assert document(data("ls", "--json")) == []
     (told,) = lines(data("register", "images", folder, "--format", "csv", "--shard-size", "7", "--shuffle"))
     assert told == "images is registered: version 1, epoch 0, 100 samples in 15 shards of 7"
     assert lines(data("register", "images", folder, "-f", "csv", "--shard-size", "7", "--shuffle")) == [told]
@@ -109,6 +108,7 @@ def test_a_dataset_is_counted_registered_listed_and_taken_out(data: Data, folder
     assert b"epoch 0 (0 % consumed)" in told.stderr
     assert "version 1 is gone" in lines(data("unregister", "images", "--yes"))[0]
     assert "no dataset 'images'" in refusal(data("unregister", "images", "--yes"))
+    assert document(data("ls", "--json")) == []
 
 
 def test_with_samples_nothing_need_be_there(data: Data) -> None:
@@ -135,9 +135,10 @@ def test_what_differs_is_replaced_only_where_that_is_said(data: Data) -> None:
     assert "version 2, epoch 0, 11 samples" in said
 
 
-def test_without_a_coordinator_it_says_where_it_looked(tmp_path: Path) -> None:
-    told = files_only("unregister", "images", "--yes", "--coordinator", "127.0.0.1:1")
-    assert "127.0.0.1:1" in refusal(told)
+def test_without_a_coordinator_it_says_where_it_looked() -> None:
+    told = refusal(files_only("show", "images", "--coordinator", "127.0.0.1:1"))
+    assert "127.0.0.1:1" in told
+    assert "Is the coordinator running? See --coordinator" in told
 
 
 # -- who owns what ---------------------------------------------------------------------------------------------------

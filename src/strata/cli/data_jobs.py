@@ -9,12 +9,11 @@ import typer
 from rich.text import Text
 
 from strata.cli.ckpt_place import Yes
-from strata.cli.data_place import TIMEOUT_SECONDS, Dataset, Format, Job, Paths, counting, job_named, one_or_all
+from strata.cli.data_place import Dataset, Format, Job, Paths, counting, job_named, one_or_all, registry_at
 from strata.cli.drawing import GAP, fitted, meter, open_console, percent
 from strata.cli.remote import Json, Url
 from strata.data.paths import read
 from strata.data.registered import RegisteredDataset, default_shard_size
-from strata.data.registry import DatasetRegistry
 from strata.errors import Conflict, NotFound
 from strata.sharding import Strategy
 from strata.texts import counted, printable
@@ -51,7 +50,7 @@ def register(
 
     The path is what the workers will see. With --samples nothing need be there on this machine.
     """
-    with DatasetRegistry(url, job_id=job, timeout=TIMEOUT_SECONDS) as registry:
+    with registry_at(url, job) as registry:
         try:
             with nullcontext() if samples else counting() as progress:
                 made = registry.register(
@@ -93,7 +92,7 @@ def _strategy(word: str) -> Strategy:
 
 def ls(job: Job = None, url: Url = None, as_json: Json = False) -> None:
     """List the datasets of a job, and how far each is in its epoch, as far as anybody reported."""
-    with DatasetRegistry(url, job_id=job, timeout=TIMEOUT_SECONDS) as registry:
+    with registry_at(url, job) as registry:
         found = registry.list()
         if as_json:
             typer.echo(json.dumps([document(each) for each in found], indent=2))
@@ -168,7 +167,7 @@ def _row(each: RegisteredDataset) -> list[Text]:
 
 def unregister(dataset: Dataset, yes: Yes = False, job: Job = None, url: Url = None) -> None:
     """Take a dataset out of a job. What is known of its epochs goes with it; its files stay."""
-    with DatasetRegistry(url, job_id=job, timeout=TIMEOUT_SECONDS) as registry:
+    with registry_at(url, job) as registry:
         known = {each.dataset_id: each for each in registry.list()}
         there = known.get(dataset)
         if there is None:

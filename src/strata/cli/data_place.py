@@ -13,6 +13,9 @@ from strata.config import Config
 from strata.data.formats import FORMATS
 from strata.data.index import DatasetIndex
 from strata.data.indexing import Progress, index_dataset
+from strata.data.registry import DatasetRegistry
+from strata.errors import StrataError
+from strata.rpc import RpcError, Status
 from strata.wire.asking import Asker
 
 TIMEOUT_SECONDS = 10.0
@@ -38,7 +41,26 @@ def asked(url: str | None, job: str | None, question: Callable[[Asker], Awaitabl
         finally:
             await asker.close()
 
-    return background.run(answer())
+    with _reaching():
+        return background.run(answer())
+
+
+@contextmanager
+def registry_at(url: str | None, job: str | None) -> Iterator[DatasetRegistry]:
+    """The registry of the job that is meant."""
+    with DatasetRegistry(url, job_id=job, timeout=TIMEOUT_SECONDS) as registry, _reaching():
+        yield registry
+
+
+@contextmanager
+def _reaching() -> Iterator[None]:
+    try:
+        yield
+    except RpcError as error:
+        if error.status is not Status.UNAVAILABLE:
+            raise
+        why = f"{error.message}. Is the coordinator running? See --coordinator and COORDINATOR_URL"
+        raise StrataError(why) from None
 
 
 def job_named(job: str | None) -> str:
