@@ -1,10 +1,17 @@
 """The command line as a process of its own, and what it told."""
 
+import io
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TypeAlias
+from unittest.mock import patch
+
+from strata.cli import main
 
 STRATA = Path(sys.executable).with_name("strata")
 Told: TypeAlias = "subprocess.CompletedProcess[bytes]"
@@ -20,6 +27,45 @@ def strata(*arguments: str | Path, cwd: Path | None = None, answer: bytes = b"",
         input=answer,
         env=os.environ | environment,
     )
+
+
+def strata_here(*arguments: str | Path, cwd: Path | None = None, answer: bytes = b"", **environment: str) -> Told:
+    """The same in this process, by the same entry: a second of imports for each command would be most of a test."""
+    output, wrong = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    words = ["strata", *map(str, arguments)]
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(sys, "argv", words),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(answer), "utf-8")),
+        redirect_stdout(output),
+        redirect_stderr(wrong),
+        chdir(cwd or Path.cwd()),
+        _signals_kept(),
+    ):
+        code = _ended()
+    for stream in (output, wrong):
+        stream.flush()
+    told, said = output.buffer, wrong.buffer
+    assert isinstance(told, io.BytesIO)
+    assert isinstance(said, io.BytesIO)
+    return subprocess.CompletedProcess(words, code, told.getvalue(), said.getvalue())
+
+
+def _ended() -> int:
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def lines(told: Told) -> list[str]:

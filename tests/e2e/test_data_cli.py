@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.telling import STRATA, Told, lines, refusal, strata
+from tests.e2e.telling import STRATA, Told, lines, refusal, strata, strata_here
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 Data = Callable[..., Told]
 
-files_only = partial(strata, "data")
+files_only = partial(strata_here, "data")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,13 @@ def client(running: CoordinatorProcess, request: pytest.FixtureRequest) -> Itera
 @pytest.fixture
 def data(client: Client, running: CoordinatorProcess) -> Data:
     """The command, on a job of the test's own."""
-    return partial(strata, "data", COORDINATOR_URL=running.address, STRATA_JOB_ID=client.job)
+    return partial(strata_here, "data", COORDINATOR_URL=running.address, STRATA_JOB_ID=client.job)
+
+
+@pytest.fixture
+def process(data: Data) -> Data:
+    """The same as a process of its own."""
+    return partial(strata, *data.args, **data.keywords) if isinstance(data, partial) else data
 
 
 @pytest.fixture
@@ -93,22 +99,22 @@ def seen(words: list[str | Path], **environment: str) -> str:
 # -- the datasets of a job -------------------------------------------------------------------------------------------
 
 
-def test_a_dataset_is_counted_registered_listed_and_taken_out(data: Data, folder: Path) -> None:
-    assert "has no datasets" in lines(data("ls"))[0]
-    (told,) = lines(data("register", "images", folder, "--format", "csv", "--shard-size", "7", "--shuffle"))
+def test_a_dataset_is_counted_registered_listed_and_taken_out(process: Data, folder: Path) -> None:
+    assert "has no datasets" in lines(process("ls"))[0]
+    (told,) = lines(process("register", "images", folder, "--format", "csv", "--shard-size", "7", "--shuffle"))
     assert told == "images is registered: version 1, epoch 0, 100 samples in 15 shards of 7"
-    assert lines(data("register", "images", folder, "-f", "csv", "--shard-size", "7", "--shuffle")) == [told]
-    head, row = lines(data("ls"))
+    assert lines(process("register", "images", folder, "-f", "csv", "--shard-size", "7", "--shuffle")) == [told]
+    head, row = lines(process("ls"))
     assert head.split() == ["dataset", "version", "samples", "shards", "epoch", "consumed", "format", "path"]
     assert row.split() == ["images", "1", "100", "15", "0", "────────", "0", "%", "csv", str(folder)]
-    (listed,) = document(data("ls", "--json"))
+    (listed,) = document(process("ls", "--json"))
     assert (listed["total_samples"], listed["shard_count"], listed["shuffle"]) == (100, 15, True)
-    told = data("unregister", "images", answer=b"n\n")
-    assert told.returncode == 1
-    assert b"epoch 0 (0 % consumed)" in told.stderr
-    assert "version 1 is gone" in lines(data("unregister", "images", "--yes"))[0]
-    assert "no dataset 'images'" in refusal(data("unregister", "images", "--yes"))
-    assert document(data("ls", "--json")) == []
+    doubted = process("unregister", "images", answer=b"n\n")
+    assert doubted.returncode == 1
+    assert b"epoch 0 (0 % consumed)" in doubted.stderr
+    assert "version 1 is gone" in lines(process("unregister", "images", "--yes"))[0]
+    assert "no dataset 'images'" in refusal(process("unregister", "images", "--yes"))
+    assert document(process("ls", "--json")) == []
 
 
 def test_with_samples_nothing_need_be_there(data: Data) -> None:
@@ -333,7 +339,7 @@ def test_data_that_cannot_be_read_is_an_error_with_its_name(folder: Path) -> Non
 
 
 def test_reading_is_measured(folder: Path) -> None:
-    found = document(files_only("bench", folder, "-f", "csv", "--batch-size", "8", "--json"))
+    found = document(strata("data", "bench", folder, "-f", "csv", "--batch-size", "8", "--json"))
     assert (found["rows"], found["batches"], found["dataset_rows"]) == (96, 12, 100)
     assert 0 < found["first_batch_seconds"] <= found["seconds"]
     assert found["rows_per_s"] > 0

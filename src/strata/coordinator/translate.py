@@ -351,7 +351,7 @@ def dataset(known: Dataset) -> pb.Dataset:
 
 
 def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwnership) -> pb.GetLedgerResponse:
-    """At most so many ranges."""
+    """At most so many ranges; who shares in the dataset is told with the first of them."""
     edges, world = known.consumed.onward(from_place, most), job.world
     holders = [
         pb.ShardHolder(
@@ -360,7 +360,7 @@ def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwne
             shards=owned.load(rank),
             giving_up=len(known.owing.get(world.by_rank.get(rank, ""), ())),
         )
-        for rank in world.roster()
+        for rank in ([] if from_place else world.roster())
     ]
     return pb.GetLedgerResponse(
         dataset=dataset(known),
@@ -379,7 +379,7 @@ def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwne
             )
             for each in known.proofs
         ],
-        holders=holders if not from_place else [],
+        holders=holders,
     )
 
 

@@ -89,6 +89,7 @@ def test_a_job_that_is_not_there_is_told_so(client: Client) -> None:
         ("ListDatasets", {}),
         ("LatestCheckpoint", {}),
         ("GetShards", {"dataset_id": "d"}),
+        ("GetLedger", {"dataset_id": "d"}),
         ("RequestCheckpoint", {}),
     ):
         with pytest.raises(NotFound, match="no job"):
