@@ -65,15 +65,6 @@ def me(who: Any, **fields: Any) -> dict[str, Any]:
     return {"worker_id": who.worker_id, "incarnation": who.incarnation, "dataset_id": "images", **fields}
 
 
-def crew(client: Client, size: int) -> list[Any]:
-    """Workers of a job that goes on without those that it loses."""
-    client.call("ConfigureJob", recovery="carry_on")
-    workers = [client.register(f"w{number}") for number in range(size)]
-    for who in workers:
-        client.call("Recover", worker_id=who.worker_id, incarnation=who.incarnation)
-    return workers
-
-
 def consume(client: Client, who: Any, through: int, epoch: int = 0) -> None:
     now = client.call("GetAssignments", **me(who))
     there = {"version": 1, "epoch": epoch, "point": now.point, "generation": now.generation}
@@ -153,7 +144,7 @@ def test_without_a_coordinator_it_says_where_it_looked() -> None:
 def test_shares_are_drawn_for_each_rank(client: Client, data: Data) -> None:
     lines(data("register", "images", "/d", "-f", "csv", "--samples", "95", "--shard-size", "10"))
     assert "nobody owns a shard yet" in lines(data("show", "images"))[-1]
-    crew(client, 3)
+    client.crew(3)
     told = lines(data("show", "images"))
     start = next(number for number, line in enumerate(told) if line.startswith("rank"))
     strips = [line.split()[-1] for line in told[start + 1 : start + 4]]
@@ -170,7 +161,7 @@ def test_shares_are_drawn_for_each_rank(client: Client, data: Data) -> None:
 
 def test_each_epoch_is_read_in_an_order_of_its_own(client: Client, data: Data) -> None:
     lines(data("register", "images", "/d", "-f", "csv", "--samples", "90", "--shard-size", "10", "--shuffle"))
-    crew(client, 1)
+    client.crew(1)
     orders = [document(data("show", "images", "--epoch", epoch, "--json"))["owners"][0]["shard_ids"] for epoch in "12"]
     assert orders[0] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(9))
@@ -179,7 +170,7 @@ def test_each_epoch_is_read_in_an_order_of_its_own(client: Client, data: Data) -
 
 
 def test_in_the_affinity_order_each_rank_has_its_part_of_the_epoch(client: Client, data: Data) -> None:
-    first, second = crew(client, 2)
+    first, second = client.crew(2)
     lines(
         data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10", "--order", "affinity")
     )
@@ -198,7 +189,7 @@ def test_in_the_affinity_order_each_rank_has_its_part_of_the_epoch(client: Clien
 
 
 def test_everything_fits_a_terminal_of_80_columns(client: Client, data: Data, running: CoordinatorProcess) -> None:
-    crew(client, 2)
+    client.crew(2)
     client.register("a-worker-with-a-name-that-is-much-longer-than-it-would-need-to-be-0001")
     path = "/data/" + "/".join(["a-folder-of-some-depth"] * 6)
     for order in ("elastic", "affinity"):
@@ -216,7 +207,7 @@ def test_everything_fits_a_terminal_of_80_columns(client: Client, data: Data, ru
 
 def test_an_epoch_is_proven_or_what_is_missing_is_named(client: Client, data: Data) -> None:
     lines(data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10"))
-    (who,) = crew(client, 1)
+    (who,) = client.crew(1)
     consume(client, who, 60)
     told = data("verify", "images")
     assert told.returncode == 1
@@ -239,7 +230,7 @@ def test_an_epoch_is_proven_or_what_is_missing_is_named(client: Client, data: Da
 
 
 def test_what_a_lost_worker_may_have_read_is_said(client: Client, data: Data) -> None:
-    first, second = crew(client, 2)
+    first, second = client.crew(2)
     lines(
         data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10", "--order", "affinity")
     )
@@ -256,7 +247,7 @@ def test_what_a_lost_worker_may_have_read_is_said(client: Client, data: Data) ->
 def test_a_ledger_outlives_the_coordinator(tmp_path: Path) -> None:
     with coordinator(tmp_path) as process, Client(process.address, "j") as client:
         client.call("RegisterDataset", dataset_id="images", total_samples=100, shard_size=10, path="/d", format="csv")
-        (who,) = crew(client, 1)
+        (who,) = client.crew(1)
         consume(client, who, 100)
         consume(client, who, 30, epoch=1)
         process.kill()

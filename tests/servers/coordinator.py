@@ -172,6 +172,14 @@ class Client:
     def world(self, size: int, prefix: str = "w") -> list[Any]:
         return [self.register(f"{prefix}{rank}", rank=rank, world_size=size) for rank in range(size)]
 
+    def crew(self, size: int) -> list[Any]:
+        """Workers of a job that goes on without those that it loses."""
+        self.call("ConfigureJob", recovery="carry_on")
+        workers = [self.register(f"w{number}") for number in range(size)]
+        for who in workers:
+            self.call("Recover", worker_id=who.worker_id, incarnation=who.incarnation)
+        return workers
+
     def heartbeat(self, who: Any, **fields: Any) -> Any:
         return self.call("Heartbeat", worker_id=who.worker_id, incarnation=who.incarnation, **fields)
 

@@ -22,15 +22,6 @@ def read(running: CoordinatorProcess, client: Client) -> Iterator[Callable[[str]
     background.run(asker.close())
 
 
-def crew(client: Client, size: int) -> list[Any]:
-    """Workers of a job that goes on without those that it loses."""
-    client.call("ConfigureJob", recovery="carry_on")
-    workers = [client.register(f"w{number}") for number in range(size)]
-    for who in workers:
-        client.call("Recover", worker_id=who.worker_id, incarnation=who.incarnation)
-    return workers
-
-
 def dataset(client: Client, total: int, shard_size: int, order: str = "affinity") -> None:
     said = {"total_samples": total, "shard_size": shard_size, "path": "/data", "format": "csv", "order": order}
     client.call("RegisterDataset", dataset_id="d", **said)
@@ -48,7 +39,7 @@ def granted(client: Client, who: Any) -> list[int]:
 
 
 def test_what_is_consumed_is_told_as_ranges(client: Client, read: Any) -> None:
-    first, second = crew(client, 2)
+    first, second = client.crew(2)
     dataset(client, 95, 10)
     mine = granted(client, first)
     report(client, first, {mine[0]: 10, mine[1]: 3})
@@ -64,7 +55,7 @@ def test_what_is_consumed_is_told_as_ranges(client: Client, read: Any) -> None:
 
 
 def test_an_epoch_is_proven_when_it_is_over(client: Client, read: Any) -> None:
-    (who,) = crew(client, 1)
+    (who,) = client.crew(1)
     dataset(client, 95, 10)
     report(client, who, dict.fromkeys(range(10), 5))
     assert judge(read("d")).missing == [(10 * shard + 5, 10 * shard + 10) for shard in range(9)]
@@ -79,7 +70,7 @@ def test_an_epoch_is_proven_when_it_is_over(client: Client, read: Any) -> None:
 
 
 def test_another_version_proves_nothing_of_this_one(client: Client, read: Any) -> None:
-    (who,) = crew(client, 1)
+    (who,) = client.crew(1)
     dataset(client, 20, 10)
     report(client, who, {0: 10, 1: 10})
     assert judge(read("d"), 0).whole
@@ -90,7 +81,7 @@ def test_another_version_proves_nothing_of_this_one(client: Client, read: Any) -
 
 
 def test_a_lost_workers_samples_are_counted_as_given_out_again(client: Client, read: Any) -> None:
-    first, second = crew(client, 2)
+    first, second = client.crew(2)
     dataset(client, 100, 10)
     mine = granted(client, second)
     report(client, second, {mine[0]: 4})
@@ -104,7 +95,7 @@ def test_a_lost_workers_samples_are_counted_as_given_out_again(client: Client, r
 
 
 def test_shards_that_must_be_given_up_are_told(client: Client, read: Any) -> None:
-    crew(client, 1)
+    client.crew(1)
     dataset(client, 100, 10)
     client.register("w1")
     old, new = read("d").holders
@@ -112,7 +103,7 @@ def test_shards_that_must_be_given_up_are_told(client: Client, read: Any) -> Non
 
 
 def test_a_ledger_of_many_ranges_comes_in_pages(client: Client, read: Any) -> None:
-    (who,) = crew(client, 1)
+    (who,) = client.crew(1)
     dataset(client, 140_000, 2)
     for start in range(0, 60_000, 20_000):
         report(client, who, dict.fromkeys(range(start, start + 20000), 1))
