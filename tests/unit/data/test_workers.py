@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import threading
 from collections.abc import Iterable, Iterator
+from copy import copy
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
@@ -173,16 +174,57 @@ def test_an_error_in_a_worker_leaves_the_loader_where_its_batch_is(index: Datase
         assert ids(seen) + ids(again) == epochs[0]
 
 
-def test_workers_are_forked_while_the_loader_itself_reads(index: DatasetIndex, epochs: list[Any]) -> None:
+def test_workers_are_forked_while_another_loader_reads(index: DatasetIndex, epochs: list[Any]) -> None:
     with loader(index) as busy, loader(index) as one:
         plain = iter(busy)
         next(plain)
-        one.over(())  # nothing is begun before something is asked for
         assert ids(one.over(workers(one, 2))) == epochs[0]
-        with loader(index) as same:
-            assert taken(iter(same), 3) == epochs[0][:3]
-            assert ids(same.over(workers(same, 2))) == epochs[0][3:]
-        plain.close()
+        assert ids(plain) == epochs[0][1:]
+
+
+def test_threads_that_read_blocks_are_each_process_s_own(index: DatasetIndex, epochs: list[Any]) -> None:
+    with loader(index, memory_bytes=1) as one:
+        assert taken(iter(one), 3) == epochs[0][:3]
+        assert ids(one.over(workers(one, 2, timeout=30))) == epochs[0][3:]
+
+
+def forked(loader: Loader) -> Loader:
+    """A copy as a forked worker has one: all is its own, but for the memory that is shared."""
+    worker = copy(loader)
+    worker._shared = copy(loader._shared)
+    return worker
+
+
+def test_a_worker_that_begins_late_begins_where_its_iteration_did(index: DatasetIndex, epochs: list[Any]) -> None:
+    with loader(index) as one:
+        one.dataset()
+        late: list[Loader] = []
+
+        class Started:
+            """A DataLoader with workers that stay, whose second worker is slow."""
+
+            def __iter__(self) -> Iterator[Any]:
+                late[:] = late or [forked(one)]
+                return ({"id": np.array(batch)} for batch in epochs[0][one.batch :])
+
+        for begins in (0, 3, 6):
+            assert taken(one.over(Started()), 2) == epochs[0][begins : begins + 2]
+            giving = one.over(Started())
+            next(giving)
+            assert ids(late[0].batches_of_worker(0, 1)) == epochs[0][begins + 2 if begins else 0 :]
+            giving.close()
+            assert one.state_dict()["batch"] == begins + 3
+
+
+def test_a_worker_that_begins_late_is_not_sent_elsewhere(index: DatasetIndex, epochs: list[Any]) -> None:
+    with loader(index) as one:
+        one.dataset()
+        worker = forked(one)
+        one.set_epoch(1)
+        assert ids(worker.batches_of_worker(0, 1)) == epochs[0]
+        with pytest.raises(InvalidInput, match=r"loader\.over"):
+            one.state_dict()
+        assert ids(worker.batches_of_worker(0, 1)) == epochs[1]
 
 
 def test_a_lock_that_a_thread_had_at_the_fork_is_free_in_the_child() -> None:
