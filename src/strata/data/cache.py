@@ -88,7 +88,6 @@ class Cache:
             return data
 
     def _keep(self, part: int, path: str, key: bytes, data: bytes) -> None:
-        os.ftruncate(part, 0)
         os.ftruncate(part, _HEAD_BYTES + len(data))
         with self._ledger() as ledger:
             self._take(ledger, _HEAD_BYTES + len(data))

@@ -304,6 +304,37 @@ def test_who_fetches_for_too_long_is_not_waited_for(tmp_path: Path, monkeypatch:
     assert is_kept(cache, 1)
 
 
+def test_a_part_that_is_another_s_by_now_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening it and locking it, another process gave it up, and a third began anew."""
+    cache, real = Cache(tmp_path, ROOMY), filelock.try_lock
+
+    def late(part: int) -> bool | None:
+        monkeypatch.undo()
+        (path,) = files(tmp_path, ".part")
+        path.unlink()
+        path.write_bytes(b"half")
+        return real(part)
+
+    monkeypatch.setattr(filelock, "try_lock", late)
+    assert not is_kept(cache, 1)
+    assert [(path.suffix, path.read_bytes()) for path in files(tmp_path)] == [(".part", b"half")]
+
+
+def test_a_part_that_is_begun_as_soon_as_an_entry_is_there_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, real = Cache(tmp_path, ROOMY), os.replace
+
+    def replace(part: str, entry: str) -> None:
+        real(part, entry)
+        Path(part).write_bytes(b"half")
+
+    monkeypatch.setattr(os, "replace", replace)
+    get(cache, 1)
+    assert [path.read_bytes() for path in files(tmp_path, ".part")] == [b"half"]
+    assert is_kept(cache, 1)
+
+
 def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidInput, match="cannot cache data in"):
