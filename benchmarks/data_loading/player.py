@@ -18,11 +18,15 @@ def play(acts: Mapping[str, Callable[..., object]]) -> None:
             print(json.dumps(acts[asked.pop("act")](**asked)), file=answers, flush=True)
 
 
-def counted(batches: Iterable[Any], count: Callable[[Any], int], seconds: float) -> tuple[int, float]:
+STARTING = 16
+
+
+def counted(batches: Iterable[Any], count: Callable[[Any], int], seconds: float, workers: int = 0) -> tuple[int, float]:
     """How many come in how many seconds, until there are no more or the time is over. The clock starts when the first
-    batch is there, and that one is not counted."""
+    batch is there, and that one is not counted; with workers, when so many are that each worker has begun."""
     rest = iter(batches)
-    next(rest)
+    for _ in range(STARTING if workers else 1):
+        next(rest)
     found, began = 0, time.perf_counter()
     for batch in rest:
         found += count(batch)

@@ -36,7 +36,7 @@ def batches(workers: int, seed: int = 0) -> Any:
 
 
 def rows(seconds: float, workers: int) -> tuple[int, float]:
-    return counted(batches(workers), len, seconds)
+    return counted(batches(workers), len, seconds, workers)
 
 
 def resume() -> float:

@@ -41,7 +41,7 @@ def loader(workers: int, window: str, seed: int = 0) -> Any:
 
 
 def rows(seconds: float, workers: int, window: str) -> tuple[int, float]:
-    return counted(loader(workers, window), len, seconds)
+    return counted(loader(workers, window), len, seconds, workers)
 
 
 def samples(seconds: float, batched: bool) -> tuple[int, float]:

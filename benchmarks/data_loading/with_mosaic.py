@@ -30,7 +30,7 @@ def loader(workers: int, seed: int = 0) -> Any:
 
 def rows(seconds: float, workers: int) -> tuple[int, float]:
     clean_stale_shared_memory()
-    return counted(loader(workers), lambda batch: len(batch["row"]), seconds)
+    return counted(loader(workers), lambda batch: len(batch["row"]), seconds, workers)
 
 
 def resume() -> float:

@@ -11,8 +11,9 @@ from benchmarks.storage.memory import STATUS, status_bytes
 from strata.data import Loader, load_index
 from strata.data.columnar import arrow
 
-SAMPLES_MEMORY_BYTES = 256 << 20
-"""A quarter of the samples: with the default all of them would stay in memory, which is slow to come when it is new."""
+SAMPLES_MEMORY_BYTES = 512 << 20
+"""Half of the samples, which is more than is open at once. With the default all would stay, in memory that is all new,
+and that is slow to come."""
 INDEXES = {"arrow": scale.ARROW_INDEX, "tar": scale.TAR_INDEX}
 
 
