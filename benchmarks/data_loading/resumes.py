@@ -13,7 +13,7 @@ RESUME_MOST_MS, START_MOST_MS, START_MOST_MB = 100.0, 1000.0, 100.0
 
 
 def resumes(peers: list[str]) -> Table:
-    """HF datasets have nothing to take part with: what they resume to is not exact."""
+    """HF datasets do not take part: their stream loses what its buffer held."""
     contenders = [each for each in CONTENDERS if each.kind in (STRATA, *peers)]
     found: dict[str, list[float]] = {each.name: [] for each in contenders}
     for number in range(ROUNDS):

@@ -99,18 +99,21 @@ class Runs:
 
     def _plan(self, batches: range) -> tuple[list[int], Samples]:
         """Where the batches of a run begin and end among its samples, and the samples."""
-        if not batches:
-            return [0], np.empty(0, np.int64)
+        size = max(1, self._order.global_batch_size // self._share.world)
+        if not batches or len(batches) * size >= PLAN_SAMPLES:  # enough by itself, and two threads can compute two
+            return self._planned_for(batches).of(batches)
         with self._planning:
             if not self._planned.has(batches):
-                size = max(1, self._order.global_batch_size // self._share.world)
                 # The very first run is waited for.
                 count = max(len(batches), PLAN_SAMPLES // size if self._planned.batches else 0)
                 stop = min(batches.start + count * batches.step, self._order.batches)
-                planned = range(batches.start, stop, batches.step)
-                samples = self._order.run(planned.start, planned.stop, *self._share, step=planned.step)
-                self._planned = _Plan(planned, edges_of(self._order, self._share, planned), samples)
+                self._planned = self._planned_for(range(batches.start, stop, batches.step))
             return self._planned.of(batches)
+
+    def _planned_for(self, batches: range) -> "_Plan":
+        first, last = (batches.start, batches.stop) if batches else (0, 0)
+        samples = self._order.run(first, last, *self._share, step=batches.step)
+        return _Plan(batches, edges_of(self._order, self._share, batches), samples)
 
 
 class _Plan(NamedTuple):
@@ -125,7 +128,7 @@ class _Plan(NamedTuple):
         return same and batches[0] in self.batches and batches[-1] in self.batches
 
     def of(self, batches: range) -> tuple[list[int], Samples]:
-        at = self.batches.index(batches[0])
+        at = self.batches.index(batches[0]) if batches else 0
         edges = self.edges[at : at + len(batches) + 1]
         return [edge - edges[0] for edge in edges], self.samples[edges[0] : edges[-1]]
 
