@@ -2,6 +2,7 @@
 less, to try this out: figures are published from whole runs only."""
 
 import os
+import shutil
 from pathlib import Path
 
 ROWS = int(os.environ.get("BENCH_ROWS", "2000000"))
@@ -33,3 +34,9 @@ def parquet(row_group: int) -> Path:
 
 def parquet_index(row_group: int) -> Path:
     return HOME / f"parquet-{row_group}.index"
+
+
+def cleared(folder: Path) -> Path:
+    """Without what a run that was stopped has left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder

@@ -59,7 +59,7 @@ def _rows() -> None:
 
 
 def _parquet(row_group: int) -> None:
-    folder = scale.parquet(row_group)
+    folder = scale.cleared(scale.parquet(row_group))
     folder.mkdir()
     for number, part in enumerate(np.array_split(np.load(scale.ROWS_FILE), scale.FILES)):
         columns = {f"c{column}": np.ascontiguousarray(part[:, column]) for column in range(scale.COLUMNS)}
@@ -85,7 +85,7 @@ def _counts() -> list[int]:
 
 
 def _arrow() -> None:
-    scale.ARROW.mkdir()
+    scale.cleared(scale.ARROW).mkdir()
     schema = pa.schema([("data", pa.binary())])
     for number, part in enumerate(_parts()):
         with pa.ipc.new_file(str(scale.ARROW / f"part-{number}.arrow"), schema) as writer:
@@ -94,7 +94,7 @@ def _arrow() -> None:
 
 
 def _tar() -> None:
-    scale.TAR.mkdir()
+    scale.cleared(scale.TAR).mkdir()
     for number, part in enumerate(_parts()):
         _tar_of(part, scale.TAR / f"part-{number}.tar")
     save_index(index_dataset(str(scale.TAR), "webdataset"), scale.TAR_INDEX)

@@ -14,7 +14,7 @@ FOLDER = scale.HOME / "array_record"
 
 
 def write_rows() -> None:
-    FOLDER.mkdir()
+    scale.cleared(FOLDER).mkdir()
     parts = np.array_split(np.load(scale.ROWS_FILE, mmap_mode="r"), scale.FILES)
     for number, part in enumerate(parts):
         writer = ArrayRecordWriter(str(FOLDER / f"part-{number}.array_record"), "group_size:1")

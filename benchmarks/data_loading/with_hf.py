@@ -14,7 +14,9 @@ SHARDS, BUFFER = 64, 10_000
 
 def write_rows() -> None:
     files = sorted(str(path) for path in scale.parquet(scale.ROW_GROUPS[-1]).iterdir())
-    datasets.Dataset.from_parquet(files, cache_dir=str(scale.HOME / "hf-cache")).save_to_disk(str(FOLDER))
+    datasets.Dataset.from_parquet(files, cache_dir=str(scale.HOME / "hf-cache")).save_to_disk(
+        str(scale.cleared(FOLDER))
+    )
 
 
 def batches(streamed: bool, seed: int = 0) -> Any:

@@ -26,7 +26,7 @@ def write_samples() -> None:
 
 
 def _write(folder: Any, items: Any) -> None:
-    folder.mkdir()
+    scale.cleared(folder).mkdir()
     writer = BinaryWriter(str(folder), chunk_bytes=scale.CHUNK_BYTES)
     for number, item in enumerate(items):
         writer[number] = np.array(item) if isinstance(item, np.ndarray) else item

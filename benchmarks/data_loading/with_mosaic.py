@@ -15,7 +15,7 @@ FOLDER = scale.HOME / "mosaic"
 
 def write_rows() -> None:
     columns = {"row": f"ndarray:float32:{scale.COLUMNS}"}
-    with MDSWriter(out=str(FOLDER), columns=columns, size_limit=scale.CHUNK_BYTES) as writer:
+    with MDSWriter(out=str(scale.cleared(FOLDER)), columns=columns, size_limit=scale.CHUNK_BYTES) as writer:
         for row in np.load(scale.ROWS_FILE, mmap_mode="r"):
             writer.write({"row": np.array(row)})
 
