@@ -39,6 +39,8 @@ logger = logging.getLogger("strata.checkpoint")
 
 PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+_chance = random.Random()
+"""Of our own: a training run's random numbers are not drawn from behind its back."""
 
 
 class _Awaited(NamedTuple):
@@ -349,7 +351,7 @@ class Uploader:
         longest = min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2.0 ** min(self.failures - 1, 10))
         self._hurry.clear()
         try:
-            await asyncio.wait_for(self._hurry.wait(), longest * random.uniform(0.5, 1.0))
+            await asyncio.wait_for(self._hurry.wait(), longest * _chance.uniform(0.5, 1.0))
         except TimeoutError:
             return
 

@@ -27,6 +27,9 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 T = TypeVar("T")
 
+_chance = random.Random()
+"""Of our own: a training run's random numbers are not drawn from behind its back."""
+
 
 def _load() -> Any:
     # Its own care for forks brings down children that were forked while a call was under way, whatever they do. It is
@@ -198,7 +201,7 @@ class Channel:
                 self._next(address)
             if time.monotonic() + backoff >= deadline:
                 raise _gave_up(last, tries, self._addresses.names)
-            await asyncio.sleep(random.uniform(backoff / 2, backoff))
+            await asyncio.sleep(_chance.uniform(backoff / 2, backoff))
             backoff = min(backoff * 2, self.options.most_backoff_seconds)
 
     async def _try(
