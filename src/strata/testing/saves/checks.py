@@ -136,16 +136,19 @@ class Checks:
         checkpoints = self._checkpoints()
         survey = await checkpoints.survey()
         before: Content | None = None
+        late = -1  # which may be what the next world went on from, or not
         for step, folder in survey.line.items():
             metadata = await checkpoints.metadata(folder)
             if metadata.attempt in self._late:
+                late = step
                 continue
             self._check_whole(folder.name, metadata)
             if self.violation is not None:
                 return
             content = self.contents(metadata)[0]
             base = (content.base_step, content.base_world)
-            if before is not None and before.world != content.world and base != (before.step, before.world):
+            is_after = before is None or base == (before.step, before.world) or base[0] == late
+            if before is not None and before.world != content.world and not is_after:
                 self.broken(
                     "fenced",
                     f"step {step} was saved by world {content.world}, which went on from step {base[0]} of world "
