@@ -25,14 +25,11 @@ class Held:
         self._pool = ThreadPoolExecutor(threads, "strata-data")
         self._blocks: OrderedDict[int, Future[Decoded]] = OrderedDict()
         self._sizes: dict[int, int] = {}
+        self.held_bytes = 0
         self._in_use: dict[int, int] = {}
         self._lock = threading.Lock()
         self.read_count = 0
         """How many blocks were read: more than there are if the budget is too small for the order."""
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(self._sizes.values())
 
     def want(self, blocks: Iterable[int]) -> "dict[int, Future[Decoded]]":
         """They are read, if they are not there yet, and kept until `done`."""
@@ -61,19 +58,23 @@ class Held:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._blocks.clear()
         self._sizes.clear()
+        self.held_bytes = 0
 
     def _read(self, block: int) -> Decoded:
         decoded = self._decode(block)
+        size = sum(column.nbytes for column in decoded.values())
         with self._lock:
-            self._sizes[block] = sum(column.nbytes for column in decoded.values())
+            self._sizes[block] = size
+            self.held_bytes += size
             self._trim()
         return decoded
 
     def _trim(self) -> None:
-        over = self.held_bytes - self._budget
+        if self.held_bytes <= self._budget:
+            return
         for block in list(self._blocks):
-            if over <= 0:
-                return
             if block not in self._in_use and block in self._sizes:
-                over -= self._sizes.pop(block)
+                self.held_bytes -= self._sizes.pop(block)
                 del self._blocks[block]
+            if self.held_bytes <= self._budget:
+                return

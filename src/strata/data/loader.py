@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from strata.core.ids import check_int
 from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
 from strata.data.cache import CACHE_BYTES, Cache
 from strata.data.cursor import Cursor
@@ -22,7 +21,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.making import Making
 from strata.data.output import Finish, Output
-from strata.data.position import Position, order_at, streams_for
+from strata.data.position import Position, beginning, order_at
 from strata.data.runs import Batch, Share
 
 if TYPE_CHECKING:
@@ -77,19 +76,16 @@ class Loader(Cursor):
         index = dataset if isinstance(dataset, DatasetIndex) else index_dataset(dataset, format)
         self.index = index if cache is None else index.cached(Cache(cache, cache_bytes))
         layout = ShardLayout(self.index.rows, shard_size_for(self.index) if shard_size is None else shard_size)
-        chosen = streams_for(layout, global_batch_size, window_shards, shuffle) if streams is None else streams
-        position = Position(
-            fingerprint=self.index.fingerprint,
-            total_samples=layout.total_samples,
-            shard_size=layout.shard_size,
-            global_batch_size=global_batch_size,
+        position = beginning(
+            self.index.fingerprint,
+            layout,
+            global_batch_size,
             seed=seed,
             shuffle=shuffle,
-            streams=chosen,
+            streams=streams,
             window_shards=window_shards,
             tail=tail,
-            epoch=check_int(epoch, "epoch"),
-            batch=0,
+            epoch=epoch,
         )
         self._share = Share.of(rank, world_size)
         self.index.check_columns(columns)

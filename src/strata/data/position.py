@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import msgspec
 
+from strata.core.ids import check_int
 from strata.core.orders import MAX_STREAMS, ElasticOrder, ShardLayout, Tail
 from strata.errors import InvalidInput
 
@@ -46,6 +47,34 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         if found.format != FORMAT:
             raise InvalidInput(f"the state of the loader has format {found.format!r}, and this one knows {FORMAT!r}")
         return found
+
+
+def beginning(
+    fingerprint: str,
+    layout: ShardLayout,
+    global_batch_size: int,
+    *,
+    seed: int,
+    shuffle: bool,
+    streams: int | None,
+    window_shards: int,
+    tail: Tail,
+    epoch: int,
+) -> Position:
+    """Of an epoch. No `streams`: as many as `streams_for` says."""
+    return Position(
+        fingerprint=fingerprint,
+        total_samples=layout.total_samples,
+        shard_size=layout.shard_size,
+        global_batch_size=global_batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        streams=streams_for(layout, global_batch_size, window_shards, shuffle) if streams is None else streams,
+        window_shards=window_shards,
+        tail=tail,
+        epoch=check_int(epoch, "epoch"),
+        batch=0,
+    )
 
 
 def resumed(own: Position, found: Position) -> Position:

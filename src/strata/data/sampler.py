@@ -11,10 +11,9 @@ what goes through `over` is counted.
 
 from collections.abc import Iterator
 
-from strata.core.ids import check_int
 from strata.core.orders import WINDOW_SHARDS, ElasticOrder, ShardLayout, Tail
 from strata.data.cursor import Cursor
-from strata.data.position import Position, streams_for
+from strata.data.position import beginning
 from strata.data.runs import Share
 
 SHARD_SIZE = 1024
@@ -40,19 +39,16 @@ class ResumableSampler(Cursor):
         window_shards: int = WINDOW_SHARDS,
     ) -> None:
         self._share = Share.of(rank, world_size)
-        layout = ShardLayout(total_samples, shard_size)
-        position = Position(
-            fingerprint=f"samples-{total_samples}",
-            total_samples=total_samples,
-            shard_size=shard_size,
-            global_batch_size=global_batch_size,
+        position = beginning(
+            f"samples-{total_samples}",
+            ShardLayout(total_samples, shard_size),
+            global_batch_size,
             seed=seed,
             shuffle=shuffle,
-            streams=streams_for(layout, global_batch_size, window_shards, shuffle) if streams is None else streams,
+            streams=streams,
             window_shards=window_shards,
             tail=tail,
-            epoch=check_int(epoch, "epoch"),
-            batch=0,
+            epoch=epoch,
         )
         super().__init__(position)
 
