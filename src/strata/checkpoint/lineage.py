@@ -127,11 +127,12 @@ async def begin_term(
     run: str = "",
     agree: Callable[[], Awaitable[None]] | None = None,
 ) -> Term:
-    """A term of this writer's own, beyond all others. Those up to `oldest` matter to no checkpoint any more. What the
-    checkpoints say of themselves counts where nothing else is known. Superseded if it is to come right `after` another,
-    its own or the newest when it looked where to go on from, and somebody else has begun one since. Who must `agree` is
-    asked once it is known which term is the newest, and again if another has begun meanwhile: so nobody who was asked
-    long ago takes over."""
+    """A term of this writer's own, beyond all others. Those before `oldest` matter to no checkpoint any more; that one
+    may yet have a save which is decided, and must be known as this storage's to be given up. What the checkpoints say
+    of themselves counts where nothing else is known. Superseded if it is to come right `after` another, its own or the
+    newest when it looked where to go on from, and somebody else has begun one since. Who must `agree` is asked once it
+    is known which term is the newest, and again if another has begun meanwhile: so nobody who was asked long ago takes
+    over."""
     for _ in range(TRIES):
         known, version = await versioned_lineage(store)
         if agree is not None:
@@ -143,7 +144,7 @@ async def begin_term(
         if after is not None and last is not None and not is_own and not _is_of_one(last, after):
             raise superseded_by(store, last)
         term = Term(1 if last is None else last.term + 1, base, writer, time.time(), run)
-        kept = [each for each in known.terms if each.term > oldest]
+        kept = [each for each in known.terms if each.term >= oldest]
         try:
             await replace_lineage(store, [*kept, term], version)
         except ObjectChanged:
