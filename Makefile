@@ -12,8 +12,8 @@ SERVERS := $(VENV)/servers/.ready
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Watch Strata work
-	@$(BIN)/strata demo
+demo: $(READY) ## Watch Strata work (ARGS=--keep leaves it running)
+	@$(BIN)/strata demo $(ARGS)
 
 test: $(READY) $(SERVERS) ## Run the tests (ARGS="-k barrier" passes options to pytest)
 	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)

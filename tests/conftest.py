@@ -11,6 +11,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Before any test imports grpcio, as it is in a process where Strata is the first to load it.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 _MISSING = ("Skipped: missing component:", "Skipped: could not import")
 
 

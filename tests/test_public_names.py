@@ -39,6 +39,7 @@ PUBLIC_NAMES = [
     "ObjectCorrupt",
     "ObjectExists",
     "ObjectNotFound",
+    "OrchestratorConfig",
     "PerRank",
     "RankFailed",
     "Refused",
@@ -60,6 +61,8 @@ PUBLIC_NAMES = [
     "StorageUnavailable",
     "StrataError",
     "Superseded",
+    "Training",
+    "TrainingOrchestrator",
     "Unstorable",
     "open_storage",
 ]

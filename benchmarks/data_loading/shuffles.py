@@ -46,11 +46,19 @@ def table(peers: list[str]) -> Table:
 
 
 def _rows(name: str, batches: list[list[int]]) -> list[Row]:
-    spread = [len({row * STRETCHES // scale.ROWS for row in batch}) for batch in batches]
-    perfect = 1 / math.sqrt(12 * scale.BATCH)
-    off = [(statistics.fmean(batch) / scale.ROWS - 0.5) / perfect for batch in batches]
-    imbalance = math.sqrt(statistics.fmean(each * each for each in off))
+    spread, imbalance = spreads(batches), imbalance_of(batches)
     return [
         Row(f"{name}: stretches", statistics.median(spread), max(spread), ""),
         Row(f"{name}: imbalance", imbalance, imbalance, ""),
     ]
+
+
+def spreads(batches: list[list[int]]) -> list[int]:
+    """Of each batch, by the numbers of its rows."""
+    return [len({row * STRETCHES // scale.ROWS for row in batch}) for batch in batches]
+
+
+def imbalance_of(batches: list[list[int]]) -> float:
+    perfect = 1 / math.sqrt(12 * scale.BATCH)
+    off = [(statistics.fmean(batch) / scale.ROWS - 0.5) / perfect for batch in batches]
+    return math.sqrt(statistics.fmean(each * each for each in off))

@@ -11,9 +11,6 @@ from benchmarks.storage.memory import STATUS, status_bytes
 from strata.data import Loader, load_index
 from strata.data.columnar import arrow
 
-SAMPLES_MEMORY_BYTES = 512 << 20
-"""Half of the samples, which is more than is open at once. With the default all would stay, in memory that is all new,
-and that is slow to come."""
 INDEXES = {"arrow": scale.ARROW_INDEX, "tar": scale.TAR_INDEX}
 
 
@@ -33,7 +30,7 @@ def rows(seconds: float, row_group: int) -> tuple[int, float]:
 def samples(seconds: float, kept_as: str) -> tuple[int, float]:
     columns = {"arrow": ["data"], "tar": ["bin"]}[kept_as]
     index = load_index(INDEXES[kept_as])
-    with Loader(index, scale.SAMPLES_BATCH, columns=columns, memory_bytes=SAMPLES_MEMORY_BYTES) as made:
+    with Loader(index, scale.SAMPLES_BATCH, columns=columns) as made:
         return counted(made, lambda batch: len(batch[columns[0]]), seconds)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "ObjectCorrupt",
     "ObjectExists",
     "ObjectNotFound",
+    "OrchestratorConfig",
     "PerRank",
     "RankFailed",
     "Refused",
@@ -58,6 +59,8 @@ __all__ = [
     "StorageUnavailable",
     "StrataError",
     "Superseded",
+    "Training",
+    "TrainingOrchestrator",
     "Unstorable",
     "open_storage",
 ]
@@ -91,6 +94,7 @@ _HOMES = {
     "ObjectCorrupt": "strata.errors",
     "ObjectExists": "strata.errors",
     "ObjectNotFound": "strata.errors",
+    "OrchestratorConfig": "strata.worker.settings",
     "PerRank": "strata.checkpoint.marks",
     "RankFailed": "strata.errors",
     "Refused": "strata.errors",
@@ -112,6 +116,8 @@ _HOMES = {
     "StorageUnavailable": "strata.errors",
     "StrataError": "strata.errors",
     "Superseded": "strata.errors",
+    "Training": "strata.worker.training",
+    "TrainingOrchestrator": "strata.worker.orchestrator",
     "Unstorable": "strata.errors",
     "open_storage": "strata.storage.urls",
 }
@@ -165,6 +171,9 @@ if TYPE_CHECKING:
     from strata.storage.memory import MemoryStorage
     from strata.storage.s3 import S3Storage
     from strata.storage.urls import open_storage
+    from strata.worker.orchestrator import TrainingOrchestrator
+    from strata.worker.settings import OrchestratorConfig
+    from strata.worker.training import Training
 else:
     # Hidden from type checkers: they would take any misspelt name for one that this function finds.
     def __getattr__(name: str) -> object:

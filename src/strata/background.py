@@ -75,6 +75,13 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+async def awaited(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on the private loop, and wait for its result on whichever loop the caller has."""
+    if asyncio.get_running_loop() is _background.loop:
+        return await work
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop()))
+
+
 def run_while_alive(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """For what tidies up, and may come as late as when Python ends: then the process's own end has to do."""
     if not _background.ended:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.core.ids import check_int
 from strata.errors import InvalidInput
 
 FILE = "strata.toml"
@@ -211,3 +212,17 @@ def _read(file: Path) -> dict[str, Any]:
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InvalidInput(f"{file} sets {name!r}, which is no setting{hint}. `strata config` lists them")
     return said
+
+
+def place_in_world(rank: int | None, world_size: int | None, settings: Config | None) -> tuple[int, int]:
+    """As it was said; else, in a job with a coordinator, as the launcher says; else alone."""
+    if rank is None and settings is not None:
+        rank = settings["rank"]
+    if world_size is None and settings is not None:
+        world_size = settings["world_size"]
+    rank, world_size = rank or 0, 1 if world_size is None else world_size
+    check_int(rank, "rank")
+    check_int(world_size, "world_size", least=1)
+    if rank >= world_size:
+        raise InvalidInput(f"rank {rank} does not exist in a world of {world_size}")
+    return rank, world_size

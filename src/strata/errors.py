@@ -174,7 +174,7 @@ class DataChanged(DataError):
 
 
 class DataMismatch(DataError):
-    """Files of one dataset whose columns differ."""
+    """Files, or samples, of one dataset whose columns differ."""
 
     code = "data_mismatch"
 

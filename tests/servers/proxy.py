@@ -41,6 +41,7 @@ class Proxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms between its head and its body
     proxy: Proxy
 
     def setup(self) -> None:
@@ -112,7 +113,7 @@ def proxied(target: str) -> Iterator[tuple[Proxy, str]]:
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)  # else its end takes long
     thread.start()
     try:
         yield proxy, f"http://127.0.0.1:{server.server_address[1]}"

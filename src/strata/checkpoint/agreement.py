@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import Metadata, PartRef
 from strata.checkpoint.store import Folder
@@ -95,9 +96,9 @@ class Agreement(Protocol):
     async def absent(self, save: str) -> list[int]:
         """Rank 0: the others of which it has no part yet."""
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float], data: Positions) -> bool:
         """Rank 0: all parts are there, its own too, and they are all of the state. Now it is committed: whether by rank
-        0 alone, and by nobody else."""
+        0 alone, and by nobody else. `data`: where the job is in each dataset."""
 
     async def over(self, save: str, outcome: Outcome) -> None:
         """Rank 0: what became of it."""

@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from strata.checkpoint.datapositions import NOWHERE, Positions, messages
 from strata.checkpoint.finishing import Decision
 from strata.checkpoint.manifest import UNREADABLE, PartRef
-from strata.errors import CheckpointDamaged, Expired, NotRegistered, StrataError
-from strata.session import is_silence
+from strata.errors import CheckpointDamaged, StrataError
+from strata.session import will_pass
 from strata.v1 import coordinator_pb2 as pb
 
 PAUSE_SECONDS = 0.2
@@ -29,10 +30,10 @@ class Caller(Protocol):
 
 
 class Asking:
-    """As one rank does. `patience`: how many seconds it waits for others."""
+    """As one rank does. `patience`: how many seconds it waits for others. `url`: the storage that it saves to."""
 
-    def __init__(self, caller: Caller, patience: float) -> None:
-        self._caller, self.patience = caller, patience
+    def __init__(self, caller: Caller, patience: float, url: str = "") -> None:
+        self._caller, self.patience, self._url = caller, patience, url
         self.node = socket.gethostname()
 
     @property
@@ -49,8 +50,7 @@ class Asking:
             try:
                 return await self.call(method, most=patience, **fields)
             except StrataError as error:
-                passes = is_silence(error) or isinstance(error, Expired | NotRegistered)
-                if not passes or now() > ends:
+                if not will_pass(error) or now() > ends:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -66,27 +66,31 @@ class Asking:
         parts: list[PartRef] = []
         nodes: dict[int, str] = {}
         metrics: dict[str, str] = {}
-        rank = 0
+        rank, url = 0, ""
         while True:
             answer = await self.patiently("GetCheckpoint", attempt=attempt, from_rank=rank)
             for part in answer.checkpoint.parts:
                 said = _said(part)
                 parts.append(said.part)
-                nodes[part.rank] = said.node
+                nodes[said.part.rank], url = said.node, said.url
                 metrics = dict(part.metrics) or metrics
             if not answer.HasField("next_rank"):
+                _check_apart(attempt, parts)
                 found = answer.checkpoint
-                return Decision(found.place, found.epoch, metrics, parts, found.participants, nodes)
+                return Decision(found.place, found.epoch, metrics, parts, found.participants, nodes, url)
             rank = answer.next_rank
 
-    async def acknowledge(self, attempt: int, part: PartRef, metrics: Mapping[str, float]) -> Any:
+    async def acknowledge(
+        self, attempt: int, part: PartRef, metrics: Mapping[str, float], data: Positions = NOWHERE
+    ) -> Any:
         return await self.patiently(
             "AckCheckpoint",
             attempt=attempt,
             digest=part.digest,
             part_bytes=part.written_bytes,
+            positions=messages(data),
             metrics={name: repr(float(value)) for name, value in metrics.items()},
-            place=msgspec.json.encode(_Said(self.node, part)).decode(),
+            place=msgspec.json.encode(_Said(self.node, part, self._url)).decode(),
         )
 
 
@@ -96,11 +100,12 @@ def now() -> float:
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What the coordinator keeps of a part for whoever commits it: the machine that it was written on, and where it
-    is."""
+    """What the coordinator keeps of a part for whoever commits it: the machine that it was written on, where it is, and
+    in which storage."""
 
     node: str
     part: PartRef
+    url: str = ""
 
 
 def _said(part: pb.Part) -> _Said:
@@ -108,6 +113,13 @@ def _said(part: pb.Part) -> _Said:
         found = msgspec.json.decode(part.place, type=_Said)
     except UNREADABLE as error:
         raise CheckpointDamaged(f"rank {part.rank} does not say where its part is: {error}") from error
-    if (found.part.rank, found.part.digest) != (part.rank, part.digest):
+    if found.part.digest != part.digest:
         raise CheckpointDamaged(f"rank {part.rank} says two things of its part: {found.part}")
     return found
+
+
+def _check_apart(attempt: int, parts: list[PartRef]) -> None:
+    """Those who save together number themselves, and where ranks were lost otherwise than the coordinator."""
+    if len({part.rank for part in parts}) < len(parts):
+        places = sorted(part.rank for part in parts)
+        raise CheckpointDamaged(f"parts of attempt {attempt} are of different worlds: they are those of ranks {places}")

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from strata.checkpoint.datapositions import NOWHERE, Positions
 from strata.checkpoint.lineage import Term, attempt_name
 from strata.checkpoint.store import Folder
 
@@ -15,6 +16,8 @@ class Attempt(NamedTuple):
     epoch: int
     metrics: dict[str, float]
     rank: int = 0
+    data: Positions = NOWHERE
+    """Where this rank is in each dataset."""
 
     @property
     def stem(self) -> str:
@@ -32,5 +35,5 @@ class Attempt(NamedTuple):
         return Folder(self.folder.step, self.term.term)
 
 
-def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float]) -> Attempt:
-    return Attempt(folder, term, attempt_name(term), epoch, metrics)
+def new_attempt(folder: Folder, term: Term, epoch: int, metrics: dict[str, float], data: Positions) -> Attempt:
+    return Attempt(folder, term, attempt_name(term), epoch, metrics, data=data)

@@ -68,7 +68,7 @@ def _content(part: Part) -> Content:
 
 
 def _facts(metadata: Metadata) -> Facts:
-    return Facts(metadata.unix_seconds, metadata.epoch, metadata.metrics, metadata.world_size)
+    return Facts(metadata.unix_seconds, metadata.epoch, metadata.metrics, metadata.world_size, metadata.data)
 
 
 def _check_same(part: Part, made: Part) -> None:

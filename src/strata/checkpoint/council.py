@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from strata.checkpoint.agreement import REPLACED, Done, Outcome, Word
 from strata.checkpoint.asking import PAUSE_SECONDS, REASON_CHARS, Asking, now
+from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.finishing import missing, place_of, placed, term_of
 from strata.checkpoint.lineage import Term, read_lineage, stem_of
 from strata.checkpoint.manifest import Metadata, PartRef
@@ -67,9 +68,13 @@ class _Begun(NamedTuple):
 class Council:
     """As one rank has it."""
 
-    def __init__(self, asking: Asking, store: Store, rank: int, size: int, *, run: str = "") -> None:
+    def __init__(
+        self, asking: Asking, store: Store, rank: int, size: int, *, run: str = "", is_open: bool = False
+    ) -> None:
         self._asking, self._store, self.rank, self.size, self.run = asking, store, rank, size, run
-        self.recovery = Recovery(asking, store)
+        self._is_open = is_open
+        """Whether ranks number themselves anew in each generation: then a save is of one of them alone."""
+        self.recovery = Recovery(asking, store, size)
         self._where = f"{store.storage.url}/{store.root}"
         self._begun: dict[str, _Begun] = {}
         self._heard: dict[str, Word] = {}
@@ -137,7 +142,10 @@ class Council:
         await self._call_off_again(word.step)
         place = f"{word.folder} {word.attempt}"
         self._unsure = word.step
-        answer = await self._asking.patiently("BeginCheckpoint", step=word.step, epoch=epoch, place=place)
+        of = self.generation if self._is_open else None
+        answer = await self._asking.patiently(
+            "BeginCheckpoint", step=word.step, epoch=epoch, place=place, generation=of
+        )
         self._unsure = None
         if answer.skipped:
             raise SaveSkipped(f"step {word.step} is not saved: {answer.reason}")
@@ -220,9 +228,9 @@ class Council:
         parts = [] if begun is None else (await self._asking.decision(begun.attempt)).parts
         return sorted(set(range(self.size)) - {self.rank, *(part.rank for part in parts)})
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float], data: Positions) -> bool:
         """From now on whoever the coordinator asks commits it."""
-        answer = await self._asking.acknowledge(self._begun[save].attempt, part, metrics)
+        answer = await self._asking.acknowledge(self._begun[save].attempt, part, metrics, data)
         if answer.status not in (_DECIDED, _COMMITTED):
             raise RankFailed(f"step {_step(save)} is not decided, though all parts were there")
         return False

@@ -26,13 +26,15 @@ from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.comparing import Comparing
+from strata.checkpoint.datapositions import merged
+from strata.checkpoint.given import whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import give_back, is_refusal
 from strata.checkpoint.lineage import Term, check_term, is_attempt_name
 from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
-from strata.checkpoint.saver import Saver, _Save, whole_number
+from strata.checkpoint.saver import Saver, _Save
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
@@ -278,7 +280,7 @@ class CrewSaver(Saver):
         if word.step != step or folder is None or word.term is None or not is_attempt_name(word.attempt):
             raise RankFailed(f"what rank 0 says of the save of step {step} makes no sense: {word}")
         self._check_base(word.term)
-        return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._agreement.rank)
+        return Attempt(folder, word.term, word.attempt, save.epoch, save.metrics, self._agreement.rank, save.positions)
 
     def _check_base(self, term: Term) -> None:
         """Who has loaded another step than rank 0 would save a mixture."""
@@ -294,13 +296,14 @@ class CrewSaver(Saver):
         if self._leads:
             try:
                 found, others = await self._gathered(store, attempt, save, part)
+                data = merged(found, attempt.folder.step)
                 save.handle.decide()
             except BaseException:
                 with suppress(StrataError):
                     await give_back(store, attempt, [attempt.bytes_path])
                 raise
             self._deciding = save.handle.name
-            alone = await self._agreement.decide(save.handle.name, reference, attempt.metrics)
+            alone = await self._agreement.decide(save.handle.name, reference, attempt.metrics, data)
             await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
             await self._tell_of_commit(save)
             return

@@ -15,6 +15,7 @@ from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.assembling import Assembler, Outline, Supply, bytes_plan, files_of, tensors_of, tree_plan
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.datapositions import NOWHERE, Positions
 from strata.checkpoint.lineage import read_lineage
 from strata.checkpoint.manifest import METADATA, Leaf, Metadata, Part, PartRef, digest_of
 from strata.checkpoint.readers import claimed
@@ -31,6 +32,7 @@ class Facts(NamedTuple):
     epoch: int
     metrics: dict[str, float | str]
     world_size: int
+    data: Positions = NOWHERE
 
 
 class Content(NamedTuple):
@@ -145,6 +147,7 @@ class Draft:
             self._parts,
             [],
             __version__,
+            dict(facts.data),
         )
         data = manifest.encode_metadata(metadata)
         self._is_decided = True  # from here on it may be there, whatever the storage says

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from strata.checkpoint.agreement import Done, Outcome, Word, check_made
 from strata.checkpoint.council import Council
+from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import Metadata, PartRef
 from strata.checkpoint.recovering import Look
@@ -102,8 +103,8 @@ class EitherWay:
     async def absent(self, save: str) -> list[int]:
         return await self._by(save).absent(save)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
-        return await self._by(save).decide(save, part, metrics)
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float], data: Positions) -> bool:
+        return await self._by(save).decide(save, part, metrics, data)
 
     async def over(self, save: str, outcome: Outcome) -> None:
         await self._by(save).over(save, outcome)

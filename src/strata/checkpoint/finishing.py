@@ -16,7 +16,7 @@ from strata.errors import CheckpointDamaged, ObjectNotFound
 
 class Decision(NamedTuple):
     """All that is known of an attempt whose parts are durable. `metrics` are those that any rank gave, as text; `nodes`
-    the machines that the parts of ranks were written on."""
+    the machines that the parts of ranks were written on; `url` the storage, as a rank opened it."""
 
     place: str
     epoch: int
@@ -24,6 +24,7 @@ class Decision(NamedTuple):
     parts: Sequence[PartRef]
     size: int
     nodes: Mapping[int, str] = {}
+    url: str = ""
 
 
 def place_of(folder: Folder, metadata: Metadata) -> str:

@@ -2,14 +2,16 @@
 them go on from. Imported only where there is a coordinator: it needs gRPC.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from strata.checkpoint.asking import Asking
+from strata.checkpoint.asking import PAUSE_SECONDS, Asking, now
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.council import Council
+from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.eitherway import EitherWay
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.recovering import Point
@@ -18,7 +20,7 @@ from strata.checkpoint.store import Folder
 from strata.checkpoint.words import Words
 from strata.config import Config
 from strata.errors import InvalidInput, NotFound, StrataError
-from strata.session import CALL_SECONDS, CarryOut, Session, Who, is_silence, join, leave
+from strata.session import CALL_SECONDS, CarryOut, Session, is_silence, join, join_again, leave, who_is
 from strata.v1 import coordinator_pb2 as pb
 
 logger = logging.getLogger("strata.checkpoint")
@@ -47,6 +49,15 @@ class _Joined:
     def is_silent(self) -> bool:
         return self._session is not None and self._session.is_silent
 
+    def learn(self, generation: int) -> None:
+        """Of the world, before the next heartbeat tells: whoever of this process went on in another is to see that."""
+        session = self._joined()
+        session.generation = max(session.generation, generation)
+
+    def positions(self) -> Positions:
+        """Where this process is in each dataset that it reads as part of the job."""
+        return self._joined().positions()
+
     async def call(self, method: str, *, within: float = CALL_SECONDS, **fields: Any) -> Any:
         return await self._joined().call(method, within=within, **fields)
 
@@ -67,13 +78,16 @@ class Seat:
         opens: Callable[[], Session],
         world: tuple[int, int, str | None],
         how: CheckpointManagerConfig,
+        *,
+        is_open: bool = False,
     ) -> None:
-        """`world`: the rank, the size, and a name for this start of all ranks, if it has one."""
+        """`world`: the rank, the size, and a name for this start of all ranks, if it has one. `is_open`: whoever joins
+        the job is of its world."""
         self._checkpoints = checkpoints
         (rank, size, run), store, patience = world, checkpoints.store, how.ranks_seconds
         self.joined = _Joined(opens, self._put_manifest, at_once=size > 1)
-        self._asking = Asking(self.joined, patience)
-        self.council = Council(self._asking, store, rank, size, run=run or "")
+        self._asking = Asking(self.joined, patience, store.storage.url)
+        self.council = Council(self._asking, store, rank, size, run=run or "", is_open=is_open)
         words = None if run is None else Words(store, run, rank, size, patience)
         self._reach = how.coordinator_seconds
         self.agreement = EitherWay(self.council, words, self._latest, self._reach)
@@ -86,7 +100,7 @@ class Seat:
         """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is
         the latest, since the point is taken already, or nobody can tell of one."""
         try:
-            point = await self.council.recovery.recover(self._latest, silence=self._reach)
+            point = await self._agreed()
         except StrataError as error:
             if not is_silence(error):
                 raise
@@ -94,6 +108,7 @@ class Seat:
             return None
         if self.council.generation == point.generation:
             return None
+        self.joined.learn(point.generation)
         if point.folder is not None:
             await self._check_shared(point.folder)
         self.council.generation, self._point = point.generation, point
@@ -105,6 +120,23 @@ class Seat:
                 "from a checkpoint, load it by its step on all of them"
             )
         return point.folder
+
+    async def _agreed(self) -> Point:
+        """An orchestrator may have been the first to ask, which does not see the storage: then the point is the latest
+        that the coordinator knows. What was saved while that was away, or before it lost its state, is not lost for
+        that: the first rank says that it is there, and everybody goes on from it. The others wait for its word."""
+        recovery, ends = self.council.recovery, now() + self._reach
+        while True:
+            point = await recovery.recover(self._latest, silence=self._reach)
+            latest = None if point.generation == self.council.generation else await self._latest()
+            if latest is None or latest[0] == point.folder or await recovery.is_known(*latest):
+                return point
+            if self.council.rank == 0:
+                logger.warning("%s is not known to the coordinator: all ranks go on from there", latest[0].name)
+                return await recovery.recover(self._latest, insist=True, silence=self._reach)
+            if now() > ends:
+                return point
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _check_shared(self, folder: Folder) -> None:
         """What all ranks go on from was found in the storage by one of them. Who does not see it must not take another,
@@ -134,10 +166,11 @@ class Seat:
 
 
 def take_seat(
-    checkpoints: Checkpoints, settings: Config, world: tuple[int, int, str | None], how: CheckpointManagerConfig
+    checkpoints: Checkpoints, where: Session | Config, world: tuple[int, int, str | None], how: CheckpointManagerConfig
 ) -> Seat:
-    """In this process's own session."""
-    (rank, size, _), named = world, settings["worker_id"]
-    worker = f"rank-{rank}" if not named else named if size == 1 else f"{named}-{rank}"  # one for all of a node
-    who = Who(checkpoints.store.job, worker, rank, size)
-    return Seat(checkpoints, partial(join, settings, who), world, how)
+    """In this process's own session: the one that it has, or one by these settings."""
+    if isinstance(where, Session):
+        return Seat(checkpoints, partial(join_again, where), world, how, is_open=where.who.world_size is None)
+    rank, size, _ = world
+    who = who_is(where, checkpoints.store.job, rank, size)
+    return Seat(checkpoints, partial(join, where, who), world, how)

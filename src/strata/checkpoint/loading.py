@@ -391,6 +391,13 @@ def _leaf(name: str, value: Any) -> Leaf:
     return Leaf(name, value, framework, framework.describe(value))
 
 
+def is_changeable(state: Any) -> bool:
+    """Whether all of its arrays can be filled where they lie."""
+    with uncollected():
+        leaves = flatten(state, told="this cannot be loaded into").leaves
+    return not any(leaf.framework.refusal(leaf.value) for leaf in leaves)
+
+
 def _check_changeable(leaves: Iterable[Leaf]) -> None:
     """Unstorable, naming those that cannot be filled, before any is."""
     found = [(leaf.name, why) for leaf in leaves if (why := leaf.framework.refusal(leaf.value))]

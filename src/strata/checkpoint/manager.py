@@ -3,9 +3,11 @@ be awaited, and both do their work on the private loop."""
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from strata.checkpoint.arena import Arena
 from strata.checkpoint.budget import Budget, default_budget
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.crewsaver import CrewSaver
+from strata.checkpoint.given import whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.localcopies import CopiedCheckpoints, LocalCopies
 from strata.checkpoint.manifest import Metadata
@@ -22,7 +25,7 @@ from strata.checkpoint.matching import Keys, Load, LoadReport, Rename
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.readers import CheckpointGone
 from strata.checkpoint.runnames import common_run, known_run
-from strata.checkpoint.saver import Saver, whole_number
+from strata.checkpoint.saver import Saver
 from strata.checkpoint.saving import Report
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.slices import Index
@@ -35,13 +38,15 @@ from strata.checkpoint.tiers import Tiers, checked_local
 from strata.checkpoint.uploader import Uploader
 from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.checkpoint.words import Words
-from strata.config import Config
+from strata.config import Config, place_in_world
+from strata.core.events import Position
 from strata.core.ids import check_int
-from strata.errors import CheckpointDamaged, InvalidInput, NotFound, Refused
+from strata.errors import CheckpointDamaged, InvalidInput, NotFound, Refused, StrataError
 from strata.storage import StorageBackend, open_storage
 
 if TYPE_CHECKING:  # needs gRPC
     from strata.checkpoint.joining import Seat
+    from strata.session import Session
 
 T = TypeVar("T")
 LATEST_TRIES = 5
@@ -77,6 +82,8 @@ class CheckpointReader:
         self._stuck_seconds: float | None = STUCK_SECONDS
         self.last_load = LoadReport()
         """What did not fit when something was last loaded with strict=False."""
+        self.loaded_step: int | None = None
+        """Of the state that was loaded last: the latest may be another by now."""
 
     def _opened(self, where: Where | None, backend: str | None = None) -> StorageBackend:
         if isinstance(where, StorageBackend):
@@ -134,13 +141,13 @@ class CheckpointReader:
     ) -> Any:
         load = Load(step, keys, into, like, rename, strict)
         if not is_stateful(into):
-            return await _on_loop(self._load(load, timeout))
-        opened = await _on_loop(self._open(load, timeout))
+            return await background.awaited(self._load(load, timeout))
+        opened = await background.awaited(self._open(load, timeout))
         try:
             plan = opened.plan(into, rename)
-            plan.apply(await _on_loop(self._read(opened, plan, load, timeout)))
+            plan.apply(await background.awaited(self._read(opened, plan, load, timeout)))
         finally:
-            await _on_loop(opened.close())
+            await background.awaited(opened.close())
         self._restored(opened)
         return into
 
@@ -192,14 +199,15 @@ class CheckpointReader:
     async def load_slice_async(
         self, name: str, index: Index = ..., step: int | None = None, timeout: float | None = STUCK_SECONDS
     ) -> Any:
-        return await _on_loop(self._load_slice(name, index, step, timeout))
+        return await background.awaited(self._load_slice(name, index, step, timeout))
 
     async def _load_slice(self, name: str, index: Index, step: int | None, timeout: float | None) -> Any:
         work = self._at(step, lambda folder: self._checkpoints.load_slice(folder, name, index))
         return await watched(work, f"loading {name!r} from {self._named(step)}", timeout)
 
     def _loaded(self, step: int) -> None:
-        """For whoever saves on from there."""
+        """Whoever saves goes on from there."""
+        self.loaded_step = step
 
     async def _in_time(self, work: Callable[[], Coroutine[Any, Any, T]], doing: str) -> T:
         """What has no timeout of its own is given up, too, when a call to the storage is stuck."""
@@ -210,7 +218,7 @@ class CheckpointReader:
         return background.run(self._in_time(self._steps, "listing the checkpoints"))
 
     async def list_checkpoints_async(self) -> list[int]:
-        return await _on_loop(self._in_time(self._steps, "listing the checkpoints"))
+        return await background.awaited(self._in_time(self._steps, "listing the checkpoints"))
 
     async def _steps(self) -> list[int]:
         return sorted(await self._checkpoints.line())
@@ -220,7 +228,7 @@ class CheckpointReader:
         return background.run(self._in_time(self._latest, "looking for the latest checkpoint"))
 
     async def latest_step_async(self) -> int | None:
-        return await _on_loop(self._in_time(self._latest, "looking for the latest checkpoint"))
+        return await background.awaited(self._in_time(self._latest, "looking for the latest checkpoint"))
 
     async def _latest(self) -> int | None:
         latest = await self._checkpoints.latest()
@@ -231,7 +239,7 @@ class CheckpointReader:
         return background.run(self._in_time(lambda: self._describe(step), "describing a checkpoint"))
 
     async def describe_async(self, step: int | None = None) -> Metadata:
-        return await _on_loop(self._in_time(lambda: self._describe(step), "describing a checkpoint"))
+        return await background.awaited(self._in_time(lambda: self._describe(step), "describing a checkpoint"))
 
     async def _describe(self, step: int | None) -> Metadata:
         return await self._at(step, self._checkpoints.metadata)
@@ -241,7 +249,7 @@ class CheckpointReader:
         return background.run(self._verify(step, timeout))
 
     async def verify_async(self, step: int | None = None, timeout: float | None = STUCK_SECONDS) -> int:
-        return await _on_loop(self._verify(step, timeout))
+        return await background.awaited(self._verify(step, timeout))
 
     async def _verify(self, step: int | None, timeout: float | None) -> int:
         return await watched(self._at(step, self._checkpoints.verify), f"verifying {self._named(step)}", timeout)
@@ -259,7 +267,7 @@ class CheckpointReader:
         return background.run(self._in_time(self._standing, "looking where the checkpoints are"))
 
     async def tiers_async(self) -> Standing:
-        return await _on_loop(self._in_time(self._standing, "looking where the checkpoints are"))
+        return await background.awaited(self._in_time(self._standing, "looking where the checkpoints are"))
 
     async def _standing(self) -> Standing:
         return await look_around(self._checkpoints, self._uploader)
@@ -289,7 +297,8 @@ class CheckpointManager(CheckpointReader):
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there;
     those of several ranks go to both at once, and are loaded from there.
-    coordinator_url: where the coordinator of the job is; COORDINATOR_URL if nothing is said, and none for "".
+    coordinator_url: where the coordinator of the job is; if nothing is said, this process takes part in the job as its
+    orchestrator does, if it has one, and else in that of COORDINATOR_URL. None for "".
     rank, world_size: of this process in its job, if each of its ranks saves a part; then all of them must save, the
     same steps in the same order. run_id: the name of this start of all ranks, which keeps what they say to each other
     apart from what was said in any other: the same on all ranks, and new at each start. By default STRATA_RUN_ID; else
@@ -312,10 +321,15 @@ class CheckpointManager(CheckpointReader):
         run_id: str | None = None,
         coordinator_url: str | None = None,
     ) -> None:
+        said: dict[str, Any] = {"config": config, "job_id": job_id, "incremental": incremental, "local": local}
+        self._like_this: Callable[[], CheckpointManager] = partial(type(self), path, backend, keep_count, **said)
         settings = Config({"coordinator_url": coordinator_url or None}, os.environ)
-        is_coordinated = coordinator_url != "" and bool(settings["coordinator_url"])
+        session = _orchestrators(job_id) if (coordinator_url, rank, world_size) == (None, None, None) else None
+        if session is not None:
+            job_id, (rank, world_size, run_id) = session.who.job, _place_in(session, run_id)
+        is_coordinated = session is not None or (coordinator_url != "" and bool(settings["coordinator_url"]))
         is_given = rank is not None and world_size is not None
-        rank, world_size = _place_in_world(rank, world_size, settings if is_coordinated else None)
+        rank, world_size = place_in_world(rank, world_size, settings if is_coordinated else None)
         is_crew = world_size > 1 or is_coordinated
         super().__init__(path, backend, job_id=job_id, local=None if is_crew else local)
         if is_crew and local is not None:
@@ -327,7 +341,7 @@ class CheckpointManager(CheckpointReader):
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
         run = known_run(run_id, rank, world_size, together=is_given) if is_coordinated else None
-        self._seat = self._taken_seat(settings, (rank, world_size, run)) if is_coordinated else None
+        self._seat = self._taken_seat(session or settings, (rank, world_size, run)) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
 
     def _with_copies(self, local: Where) -> CopiedCheckpoints:
@@ -337,16 +351,35 @@ class CheckpointManager(CheckpointReader):
         copies = LocalCopies(far, checked_local(self._opened(local), far))
         return CopiedCheckpoints(Store(copies, store.job), copies)
 
-    def _taken_seat(self, settings: Config, world: tuple[int, int, str | None]) -> "Seat":
+    def _taken_seat(self, where: "Session | Config", world: tuple[int, int, str | None]) -> "Seat":
         from strata.checkpoint.joining import take_seat
 
-        return take_seat(self._checkpoints, settings, world, self.config)
+        return take_seat(self._checkpoints, where, world, self.config)
+
+    def give_up(self) -> None:
+        """A save that is under way, unless it is decided. Before this process is of another world: a save that is begun
+        there late would be one of all who are there then."""
+        self._saver.abandon("those who save together are others now")
+
+    def reopened(self) -> "CheckpointManager":
+        """Another like this one, in the place that this process has in its job since it recovered last. This one is
+        closed, and a save that it has under way, with those who were there before, is given up unless it is decided."""
+        listeners = self._saver.telling.listeners
+        self.give_up()
+        with suppress(StrataError):  # it was told, as any failure is
+            self.close()
+        found = self._like_this()
+        for listener in listeners:
+            found.listen(listener)
+        return found
 
     def _made_saver(self, arena: Arena, rank: int, world_size: int, run_id: str | None) -> Saver:
         if self._tiers:
             return TieredSaver(self._tiers, self.config, arena)
         if self._seat is not None:
-            return CrewSaver(self._checkpoints, self.config, arena, self._seat.agreement)
+            saver = CrewSaver(self._checkpoints, self.config, arena, self._seat.agreement)
+            saver.positions = self._seat.joined.positions
+            return saver
         if world_size == 1:
             return Saver(self._checkpoints, self.config, arena)
         run = common_run(run_id, rank, world_size)
@@ -420,7 +453,7 @@ class CheckpointManager(CheckpointReader):
         background.run(self._in_time(lambda: self._delete(step), f"deleting step {step}"))
 
     async def delete_async(self, step: int) -> None:
-        await _on_loop(self._in_time(lambda: self._delete(step), f"deleting step {step}"))
+        await background.awaited(self._in_time(lambda: self._delete(step), f"deleting step {step}"))
 
     async def _delete(self, step: int) -> None:
         folder = await self._checkpoints.find_to_delete(whole_number(step, "step"))
@@ -435,7 +468,7 @@ class CheckpointManager(CheckpointReader):
         background.run(self._in_time(lambda: self._pin(step), f"pinning step {step}"))
 
     async def pin_async(self, step: int) -> None:
-        await _on_loop(self._in_time(lambda: self._pin(step), f"pinning step {step}"))
+        await background.awaited(self._in_time(lambda: self._pin(step), f"pinning step {step}"))
 
     async def _pin(self, step: int) -> None:
         await self._checkpoints.pin(await self._checkpoints.find(whole_number(step, "step")))
@@ -444,7 +477,7 @@ class CheckpointManager(CheckpointReader):
         background.run(self._in_time(lambda: self._unpin(step), f"unpinning step {step}"))
 
     async def unpin_async(self, step: int) -> None:
-        await _on_loop(self._in_time(lambda: self._unpin(step), f"unpinning step {step}"))
+        await background.awaited(self._in_time(lambda: self._unpin(step), f"unpinning step {step}"))
 
     async def _unpin(self, step: int) -> None:
         await self._checkpoints.unpin(await self._checkpoints.find_to_delete(whole_number(step, "step")))
@@ -465,25 +498,35 @@ class CheckpointManager(CheckpointReader):
         return found
 
     def _loaded(self, step: int) -> None:
+        super()._loaded(step)
         self._saver.loaded(step)
+
+    def reads(self, name: str, where: Callable[[], Position] | None) -> None:
+        """From now on each checkpoint says, in the same commit, where this process is in that data: it is in
+        `describe(step).data`. All ranks must be at the same place. None: not any more. A loader that is part of a
+        job, with a dataset_id, needs none of this."""
+        self._saver.reads(name, where)
 
     @property
     def _uploader(self) -> Uploader | None:
         return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
 
 
-def _place_in_world(rank: int | None, world_size: int | None, settings: Config | None) -> tuple[int, int]:
-    """As it was said; else, in a job with a coordinator, as the launcher says; else alone."""
-    if rank is None and settings is not None:
-        rank = settings["rank"]
-    if world_size is None and settings is not None:
-        world_size = settings["world_size"]
-    rank, world_size = rank or 0, 1 if world_size is None else world_size
-    check_int(rank, "rank")
-    check_int(world_size, "world_size", least=1)
-    if rank >= world_size:
-        raise InvalidInput(f"rank {rank} does not exist in a world of {world_size}")
-    return rank, world_size
+def _orchestrators(job: str | None) -> "Session | None":
+    """The session of this process's orchestrator, if it has one in that job; without importing what that needs."""
+    shared = sys.modules.get("strata.session.shared")
+    session: Session | None = None if shared is None else shared.active()
+    return session if session is not None and job in (None, session.who.job) else None
+
+
+def _place_in(session: "Session", run: str | None) -> tuple[int, int, str | None]:
+    place = session.place
+    if place is None:
+        raise InvalidInput(
+            f"worker {session.who.worker!r} is in a world that whoever joins is of, so who saves together is known "
+            "once it has recovered: call its orchestrator's recover() before a CheckpointManager is made"
+        )
+    return place.rank, place.size, run or place.run
 
 
 def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: bool | None) -> CheckpointManagerConfig:
@@ -493,7 +536,3 @@ def _with(config: CheckpointManagerConfig, keep_count: int | None, incremental: 
     if keep_count is not None:
         config = replace(config, retention=msgspec.structs.replace(config.retention, keep_count=keep_count))
     return config if incremental is None else replace(config, incremental=incremental)
-
-
-async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, background.loop()))

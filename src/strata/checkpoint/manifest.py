@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 import xxhash
 
+from strata.core.events import Position
 from strata.errors import CheckpointDamaged, InvalidInput
 
 FORMAT = 1
@@ -103,6 +104,8 @@ class Part(msgspec.Struct, frozen=True):
     leaves: list[Leaf]
     tensors: list[Tensor]
     files: list[File]
+    data: dict[str, Position] = {}
+    """Where this rank was in each dataset; see `datapositions`."""
 
 
 class PartRef(msgspec.Struct, frozen=True):
@@ -132,6 +135,8 @@ class Metadata(msgspec.Struct, frozen=True):
     parts: list[PartRef]
     references: list[str]
     strata: str
+    data: dict[str, Position] = {}
+    """Where the job was in each dataset."""
     digest: str = ""
 
 

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
-from strata.checkpoint.asking import PAUSE_SECONDS, Asking, now
+from strata.checkpoint.asking import CALL_SECONDS, PAUSE_SECONDS, Asking, Caller, now
+from strata.checkpoint.datapositions import messages
 from strata.checkpoint.finishing import finish, place_of, placed
 from strata.checkpoint.lineage import is_of, read_lineage
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.waiting import Wait
-from strata.errors import CheckpointDamaged, Conflict, RankFailed, Refused, Superseded
+from strata.errors import CheckpointDamaged, Conflict, RankFailed, Refused, StrataError, Superseded
+from strata.storage import open_storage
 from strata.v1 import coordinator_pb2 as pb
 
 logger = logging.getLogger("strata.checkpoint")
@@ -33,8 +35,8 @@ class Point(NamedTuple):
 class Recovery:
     """As one rank has it."""
 
-    def __init__(self, asking: Asking, store: Store) -> None:
-        self._asking, self._store = asking, store
+    def __init__(self, asking: Asking, store: Store, size: int) -> None:
+        self._asking, self._store, self._size = asking, store, size
         self._where = f"{store.storage.url}/{store.root}"
 
     async def recover(self, look: Look | None, *, insist: bool = False, silence: float | None = None) -> Point:
@@ -53,17 +55,29 @@ class Recovery:
             except Refused as error:
                 if not error.retry or now() > ends:
                     raise
-                if wait.is_due():
-                    logger.warning("waiting for all ranks to be there for %.0f s: %s", wait.seconds, error)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await _pause(wait, error)
                 continue
             if answer.HasField("finish_first"):
                 if not await self.put_manifest(answer.finish_first.attempt):
                     await self._wait_for_another(answer.finish_first, ends)
                 continue
             point = answer.point
+            if len(point.ranks) < self._size and now() < ends:  # one was lost, and is started again later than others
+                await _pause(wait, f"{len(point.ranks)} of {self._size} ranks are there")
+                continue
             folder = placed(point.place)[0] if point.place else None
             return Point(point.generation, point.attempt, point.step, folder, point.reason)
+
+    async def is_known(self, folder: Folder, metadata: Metadata) -> bool:
+        """Whether the coordinator knows this checkpoint, even if as one of no use."""
+        place, token = place_of(folder, metadata), ""
+        while True:
+            page = await self._asking.patiently("ListCheckpoints", page_size=1000, page_token=token)
+            if any(each.place == place for each in page.checkpoints):
+                return True
+            token = page.next_page_token
+            if not token:
+                return False
 
     async def _wait_for_another(self, decided: pb.Command, ends: float) -> None:
         """Who saves the same job somewhere else puts its own manifest."""
@@ -97,8 +111,33 @@ class Recovery:
         return True
 
 
+async def finish_for_others(caller: Caller, job: str, attempt: int) -> None:
+    """Put the manifest of what is decided, for a process that has no manager yet: where those who saved it said, if
+    that can be opened here. Nobody of them may be left."""
+    asking = Asking(caller, CALL_SECONDS)
+    try:
+        url = (await asking.decision(attempt)).url
+        if not url:
+            return
+        storage = open_storage(url)
+        try:
+            await Recovery(asking, Store(storage, job), 1).put_manifest(attempt)
+        finally:
+            await storage.close()
+    except (StrataError, ImportError) as error:
+        # Whoever asks is told now and then what is waited for.
+        logger.info("attempt %d is decided, and could not be committed before a manager is made: %s", attempt, error)
+
+
+async def _pause(wait: Wait, why: object) -> None:
+    if wait.is_due():
+        logger.warning("waiting for all ranks to be there for %.0f s: %s", wait.seconds, why)
+    await asyncio.sleep(PAUSE_SECONDS)
+
+
 def _found(latest: tuple[Folder, Metadata] | None) -> pb.Found:
     if latest is None:
         return pb.Found(step=-1)
     folder, metadata = latest
-    return pb.Found(step=metadata.step, epoch=metadata.epoch, place=place_of(folder, metadata))
+    place, positions = place_of(folder, metadata), messages(metadata.data)
+    return pb.Found(step=metadata.step, epoch=metadata.epoch, place=place, positions=positions)

@@ -29,18 +29,18 @@ class Running:
         self.over.add_done_callback(_unfinished.pop)
         self._loop.call_soon_threadsafe(self._begin)
 
-    def give_up_for(self, step: int) -> None:
+    def give_up(self, why: str) -> None:
         """From any thread. One whose commit may have been made is finished all the same."""
-        self._loop.call_soon_threadsafe(self._give_up_for, step)
+        self._loop.call_soon_threadsafe(self._give_up, why)
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
-    def _give_up_for(self, step: int) -> None:
+    def _give_up(self, why: str) -> None:
         if self._task is not None and not self.handle.done() and self.handle.give_up():
-            logger.warning("step %d is given up for step %d", self.handle.step, step)
-            self.handle.report.notes.append(f"replaced by step {step}")
+            logger.warning("step %d is given up: %s", self.handle.step, why)
+            self.handle.report.notes.append(why)
             self._task.cancel()
 
     def _end(self, task: "asyncio.Task[None]") -> None:

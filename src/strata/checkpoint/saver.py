@@ -9,19 +9,19 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints, Survey
+from strata.checkpoint.datapositions import NOWHERE, Positions
 from strata.checkpoint.frameworks import Block
+from strata.checkpoint.given import checked_metrics, whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, superseded_by, writer_name
@@ -46,7 +46,7 @@ from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import watched
-from strata.core.ids import check_int, check_name
+from strata.core.events import Position
 from strata.errors import (
     InvalidInput,
     ObjectExists,
@@ -57,7 +57,7 @@ from strata.errors import (
     StorageFull,
     Superseded,
 )
-from strata.texts import readable_bytes
+from strata.texts import counted, readable_bytes
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
@@ -77,6 +77,8 @@ class _Save(NamedTuple):
     metrics: dict[str, float]
     began: float
     hurried: bool
+    positions: Positions = NOWHERE
+    """Where this process is in each dataset."""
 
 
 class Saver:
@@ -108,6 +110,10 @@ class Saver:
         self._last_failed: SaveHandle | None = None
         self._superseded: Superseded | None = None
         self.history: list[SaveHandle] = []
+        self.positions: Callable[[], Positions] = lambda: NOWHERE
+        """Where this process is in each dataset that it reads as part of the job, at the moment."""
+        self._reading: dict[str, Callable[[], Position]] = {}
+        """What it reads beside."""
 
     # -- in the caller's thread --------------------------------------------------------------------------------------
 
@@ -117,6 +123,14 @@ class Saver:
 
     def _prepared(self, handle: SaveHandle, state: Any) -> Prepared:
         return self._planner.prepare(state)
+
+    def reads(self, name: str, where: Callable[[], Position] | None) -> None:
+        self._reading.pop(name, None)
+        if where is not None:
+            self._reading[name] = where
+
+    def _positions(self) -> Positions:
+        return {**self.positions(), **{name: where() for name, where in self._reading.items()}}
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""
@@ -141,7 +155,7 @@ class Saver:
         began = time.perf_counter()
         self._check_usable()
         step, epoch = whole_number(step, "step"), whole_number(epoch, "epoch")
-        given = _checked_metrics(metrics)
+        given = checked_metrics(metrics)
         handle = self._new_handle(step)
         data = as_bytes(state)
         prepared = None if data is not None else self._prepared(handle, tree_of(state))
@@ -154,7 +168,7 @@ class Saver:
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
             stage = None if prepared is None else self._stage(prepared)
-            save = _Save(handle, data, stage, epoch, given, began, hurried)
+            save = _Save(handle, data, stage, epoch, given, began, hurried, self._positions())
             self._remember(handle)
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
@@ -217,6 +231,12 @@ class Saver:
         if self._last_failed is not None and not self._last_failed.told:
             self._last_failed.result()
 
+    def abandon(self, why: str) -> None:
+        """What is under way, unless its commit may have been made."""
+        with self._turn:
+            if self._running is not None:
+                self._running.give_up(why)
+
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
         self._is_closed = True
@@ -257,7 +277,7 @@ class Saver:
             self._skipped(handle, f"step {running.step} is still being written")
             return False
         if self._config.when_busy == "replace":
-            self._running.give_up_for(handle.step)
+            self._running.give_up(f"replaced by step {handle.step}")
         self._running.over.result()
         if running.status != "replaced":
             handle.report.notes.append(f"waited for step {running.step}")
@@ -373,9 +393,8 @@ class Saver:
             self._term = await self._new_term(step)
         free = await self._is_free(Folder(step)) and not await self._has_bytes(save)
         self._newest = step
-        return new_attempt(
-            Folder(step) if free else Folder(step, self._term.term), self._term, save.epoch, save.metrics
-        )
+        folder = Folder(step) if free else Folder(step, self._term.term)
+        return new_attempt(folder, self._term, save.epoch, save.metrics, save.positions)
 
     async def _has_bytes(self, save: "_Save") -> bool:
         """Whether bytes are there already that another save has left: its file may grow yet."""
@@ -423,12 +442,13 @@ class Saver:
         behind = sorted(known for known in line if known > base)
         if behind:
             where = f"from step {base}" if base >= 0 else "from the start"
-            logger.warning("the job goes on %s: steps %s are left behind", where, ", ".join(map(str, behind)))
+            steps = f"step{'s' * (len(behind) > 1)} {', '.join(map(str, behind))}"
+            logger.warning("the job goes on %s, and leaves %s behind", where, steps)
 
     async def _sweep(self) -> None:
         gone = await self._checkpoints.sweep()
         if gone:
-            logger.info("removed %d files that an earlier run left behind", len(gone))
+            logger.info("removed %s that an earlier run left behind", counted(len(gone), "file"))
 
     async def _retain(self) -> None:
         """A failure here fails no save: what is not deleted now is deleted after the next one."""
@@ -480,21 +500,3 @@ def _finish(stage: Stage, deferred: "Deferred", handle: SaveHandle) -> None:
     except BaseException:
         logger.debug("the copy for step %d failed, which its save tells", handle.step, exc_info=True)
     handle.staged()
-
-
-def whole_number(value: Any, what: str) -> int:
-    """A plain integer: also of what numpy counts with."""
-    return check_int(int(value) if isinstance(value, np.integer) else value, what)
-
-
-def _checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    found = {}
-    if not isinstance(metrics, Mapping | None):
-        raise InvalidInput(f"metrics must be a dict of numbers, not {type(metrics).__name__}")
-    for name, value in (metrics or {}).items():
-        check_name(name, "the name of a metric")
-        try:
-            found[name] = float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidInput(f"the metric {name!r} must be a number, not {type(value).__name__}") from error
-    return found

@@ -19,6 +19,7 @@ from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.changes import digested, write_gathered
+from strata.checkpoint.datapositions import merged
 from strata.checkpoint.digests import by_tensor
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.leftovers import giving_back
@@ -124,7 +125,17 @@ def _files(attempt: Attempt, plans: Sequence[FilePlan]) -> list[File]:
 
 
 def _part(attempt: Attempt, prepared: Prepared, tensors: list[Tensor], files: list[File]) -> Part:
-    return Part(manifest.FORMAT, attempt.rank, attempt.name, TREE, prepared.skeleton, prepared.leaves, tensors, files)
+    return Part(
+        manifest.FORMAT,
+        attempt.rank,
+        attempt.name,
+        TREE,
+        prepared.skeleton,
+        prepared.leaves,
+        tensors,
+        files,
+        dict(attempt.data),
+    )
 
 
 def _tensors(prepared: Prepared, chunks: list[list[Chunk]]) -> list[Tensor]:
@@ -148,7 +159,8 @@ async def write_bytes(store: Store, attempt: Attempt, data: Block, progress: Cal
     found = await digests
     chunks = [Chunk(0, start, size, each) for (start, size), each in zip(chunks_of(len(data)), found, strict=True)]
     tensor = Tensor("", "uint8", (len(data),), chunks)
-    return Part(manifest.FORMAT, attempt.rank, attempt.name, BYTES, None, [0], [tensor], [File(path, len(data))])
+    files = [File(path, len(data))]
+    return Part(manifest.FORMAT, attempt.rank, attempt.name, BYTES, None, [0], [tensor], files, dict(attempt.data))
 
 
 async def _write_in_parts(store: Store, attempt: Attempt, data: Block, progress: Callable[[int], None]) -> None:
@@ -219,6 +231,7 @@ async def commit(
         list(references),
         sorted({path for part in parts for path in _others(attempt, part)}),
         __version__,
+        merged(parts, attempt.folder.step),
     )
     encoded = manifest.encode_metadata(metadata)
     checked = manifest.decode_metadata(encoded, f"the checkpoint of step {attempt.folder.step}")

@@ -49,14 +49,14 @@ class Telling:
 
     def __init__(self, job: str) -> None:
         self._job = job
-        self._listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
 
     def listen(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+        self.listeners.append(listener)
 
     def committed(self, report: Report) -> None:
         logger.info(
-            "saved step %d: %s in %.2f s (%.0f MB/s), kept training for %.0f ms",
+            "saved step %d: %s in %.2f s (%.0f MB/s), held training up for %.0f ms",
             report.step,
             readable_bytes(report.written_bytes),
             report.durable_seconds,
@@ -91,7 +91,7 @@ class Telling:
             report.mb_per_second,
             reason,
         )
-        for listener in (_count, *self._listeners):
+        for listener in (_count, *self.listeners):
             try:
                 listener(event)
             except Exception as error:

@@ -104,7 +104,7 @@ class TieredSaver(Saver):
 
     async def _write_far(self, save: _Save, near: Attempt, problem: str) -> None:
         """Whole: what it could refer to may not be there."""
-        attempt = new_attempt(near.folder, near.term, near.epoch, near.metrics)
+        attempt = new_attempt(near.folder, near.term, near.epoch, near.metrics, near.data)
         try:
             await self._tiers.terms.settle()
             async with self.uploader.far_turn:

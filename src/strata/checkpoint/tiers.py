@@ -220,10 +220,11 @@ class Tiers(Checkpoints):
 
     async def retain_near(self, keep: int, unwanted: set[str]) -> None:
         """So many of the latest stay on the local disk, and what is to be uploaded; `unwanted` is not."""
+        # In this order: a save that is committed meanwhile is not among those that may go.
+        everything = await self.near.all()
         view = await self.near_view()
         line = {each.folder for each in view.line().values()}
         waiting = {each.folder.name for each in view.pending() if each.metadata.attempt not in unwanted}
-        everything = await self.near.all()
         beyond = doomed(everything, line, waiting, Retention(keep_count=keep)) + await self._unreadable(everything)
         if beyond:
             await self.near.delete(beyond)

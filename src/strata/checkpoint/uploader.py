@@ -33,7 +33,7 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
-from strata.texts import readable_bytes
+from strata.texts import counted, readable_bytes
 
 logger = logging.getLogger("strata.checkpoint")
 
@@ -282,7 +282,7 @@ class Uploader:
                 gone = await self._tiers.far.sweep()
             self._swept = True
             if gone:
-                logger.info("removed %d files that an earlier run left behind", len(gone))
+                logger.info("removed %s that an earlier run left behind", counted(len(gone), "file"))
 
     async def retain(self, *, far: bool) -> None:
         """A failure here fails nothing else: what is not deleted now is deleted the next time."""

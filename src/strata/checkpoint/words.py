@@ -20,6 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from strata.checkpoint.agreement import Done, Outcome, Word
+from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.lineage import Term
 from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
@@ -75,7 +76,7 @@ class Words:
     async def tell(self, save: str, word: Word, epoch: int = 0) -> None:
         await self._put(save, word)
 
-    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float]) -> bool:
+    async def decide(self, save: str, part: PartRef, metrics: Mapping[str, float], data: Positions) -> bool:
         return True
 
     async def removed(self, gone: Sequence[tuple[Folder, Metadata]]) -> None:

@@ -59,6 +59,8 @@ def main() -> None:
     if sys.stdout is None:
         sys.exit("error: standard output is closed, and there is nowhere to write to")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as tidily as Ctrl-C
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         app()
     except SystemExit as ended:

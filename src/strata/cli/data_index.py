@@ -19,6 +19,7 @@ from strata.data.index import Change, DatasetIndex
 from strata.data.indexfile import is_index, load_index, save_index
 from strata.data.indexing import THREADS
 from strata.errors import InvalidInput, NotFound
+from strata.storage.urls import locate
 from strata.texts import counted, printable, readable_bytes
 
 NAME = ".strata-index"
@@ -51,7 +52,11 @@ def index(
 
 
 def _plain(path: str) -> str:
-    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
+    """As files say theirs."""
+    location = locate(path, None, os.environ)
+    if location.scheme == "file":
+        return os.path.abspath(os.path.expanduser(location.path))
+    return f"{location.scheme}://{location.bucket}/{location.path}".rstrip("/")
 
 
 def _beside(path: str, *, is_file: bool) -> str:

@@ -7,7 +7,6 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from strata import background
 from strata.cli.drawing import counting_bar
 from strata.config import Config
 from strata.data.formats import FORMATS
@@ -16,7 +15,7 @@ from strata.data.indexing import Progress, index_dataset
 from strata.data.registry import DatasetRegistry
 from strata.errors import StrataError
 from strata.rpc import RpcError, Status
-from strata.wire.asking import Asker
+from strata.wire.asking import Asker, ask
 
 TIMEOUT_SECONDS = 10.0
 
@@ -33,16 +32,8 @@ Epoch = Annotated[int | None, typer.Option("--epoch", min=0, help="Another epoch
 
 def asked(url: str | None, job: str | None, question: Callable[[Asker], Awaitable[T]]) -> T:
     """The answer of the coordinator that the configuration names."""
-    asker = Asker(Config({"coordinator_url": url, "job_id": job}, os.environ), TIMEOUT_SECONDS)
-
-    async def answer() -> T:
-        try:
-            return await question(asker)
-        finally:
-            await asker.close()
-
     with _reaching():
-        return background.run(answer())
+        return ask(Config({"coordinator_url": url, "job_id": job}, os.environ), TIMEOUT_SECONDS, question)
 
 
 @contextmanager
@@ -59,8 +50,7 @@ def _reaching() -> Iterator[None]:
     except RpcError as error:
         if error.status is not Status.UNAVAILABLE:
             raise
-        why = f"{error.message}. Is the coordinator running? See --coordinator and COORDINATOR_URL"
-        raise StrataError(why) from None
+        raise StrataError(error.message) from None
 
 
 def job_named(job: str | None) -> str:

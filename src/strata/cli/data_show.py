@@ -16,7 +16,8 @@ from strata.cli.data_place import Dataset, Job, asked
 from strata.cli.data_strips import SHADES, cell_edges, strip, strip_of
 from strata.cli.drawing import GAP, fitted, meter, new_table, open_console, percent
 from strata.cli.remote import Json, Url
-from strata.data.ledger import TRIES, Consumption, Finished, Holder, Ledger, read_ledger
+from strata.core.consumption import Consumption
+from strata.data.ledger import TRIES, Finished, Holder, Ledger, read_ledger
 from strata.errors import NotFound, Refused
 from strata.texts import counted, printable, some_of
 from strata.wire.asking import Asker

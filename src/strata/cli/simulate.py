@@ -55,7 +55,7 @@ def simulate(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode([_brief(result) for result in results])).decode())
     else:
-        summarise(results, wall, console)
+        _summarise(results, wall, console)
     if failed:
         _explain(failed, shrink_seconds, history, replay, console)
         raise typer.Exit(1)
@@ -100,8 +100,8 @@ def _brief(result: Result) -> dict[str, object]:
     return brief
 
 
-def summarise(results: list[Result], wall: float | None, console: Console) -> None:
-    """A table of what happened; `wall` is None where the pace was set by somebody watching."""
+def _summarise(results: list[Result], wall: float, console: Console) -> None:
+    """A table of what happened."""
 
     def total(name: str) -> int:
         return sum(result.records.get(name, 0) for result in results)
@@ -118,8 +118,8 @@ def summarise(results: list[Result], wall: float | None, console: Console) -> No
     table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
         "runs": f"{len(results):,} x {results[0].plan.workers:,} workers, "
-        f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds" + (f" in {wall:.1f} s" if wall else ""),
-        "events": f"{events:,} handled" + (f", {events / wall:,.0f} per second" if wall else ""),
+        f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds in {wall:.1f} s",
+        "events": f"{events:,} handled, {events / wall:,.0f} per second",
         "messages": f"{sent('sent'):,} sent, {sent('lost'):,} lost, {sent('late'):,} late, {sent('doubled'):,} doubled",
         "faults": ", ".join(f"{kind.replace('_', ' ')} {count:,}" for kind, count in sorted(faults.items())) or "none",
         "workers": f"{total('WorkerJoined'):,} joined, {total('WorkerLost'):,} lost",

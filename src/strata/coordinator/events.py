@@ -50,6 +50,7 @@ _IN_WORDS: dict[type[Record], Callable[..., str]] = {
     ),
     records.DatasetRemoved: lambda it: f"dataset {it.dataset} was removed",
     records.EpochAdvanced: lambda it: f"dataset {it.dataset} is in epoch {it.epoch}: {it.reason}",
+    records.EpochProven: lambda it: f"epoch {it.epoch} of dataset {it.dataset} had ended: {it.reason}",
     records.ShardsReissued: lambda it: (
         f"{it.shards} shards of {it.dataset} ({it.samples:,} samples not reported) go from {it.worker} to others"
     ),

@@ -167,11 +167,13 @@ class Hub:
         """Wait until everything decided so far is durable."""
         await self.answer(None) if self.durable != self.machine.state.index else None
 
-    def join_barrier(self, event: BarrierArrived) -> bool:
-        """For the usual arrival: whether it now waits with the others. If not, it has to be asked about."""
+    def join_barrier(self, event: BarrierArrived) -> Later | None:
+        """For the usual arrival, which now waits with the others: its answer. None: it has to be asked about."""
         if self._closed:
             raise self._refusal()
-        return self.machine.join_barrier(event, self.clock())
+        if not self.machine.join_barrier(event, self.clock()):
+            return None
+        return self.wait_at_barrier(event.job, event.worker, event.arrival)
 
     def wait_at_barrier(self, job: str, worker: str, arrival: int) -> Later:
         """What the verdict on this arrival will answer, to every try of the same one."""

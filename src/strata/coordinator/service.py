@@ -10,8 +10,11 @@ from typing import Any
 from strata.coordinator import translate
 from strata.coordinator.awaiting import Awaiting
 from strata.coordinator.hub import Hub
+from strata.coordinator.kept import KeptAnswers
 from strata.coordinator.streams import Pushes, watch_events
+from strata.coordinator.worlds import Worlds
 from strata.core.effects import Alive, BarrierVerdict
+from strata.core.events import BarrierArrived
 from strata.core.ids import check_int
 from strata.core.lineages import head
 from strata.core.shares import shards_in_order
@@ -40,7 +43,6 @@ _DONE: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         translate.always(pb.AcknowledgeRevocationResponse()),
     ),
     "report_progress": (translate.report_progress, translate.always(pb.ReportProgressResponse())),
-    "report_batches": (translate.report_batches, translate.always(pb.ReportBatchesResponse())),
     "fail_checkpoint": (translate.fail_checkpoint, translate.always(pb.FailCheckpointResponse())),
     "commit_checkpoint": (translate.commit_checkpoint, translate.always(pb.CommitCheckpointResponse())),
     "report_damage": (translate.report_damage, translate.always(pb.ReportDamageResponse())),
@@ -54,6 +56,7 @@ _ANSWERED: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "register": (translate.register, translate.registered),
     "register_dataset": (translate.register_dataset, translate.dataset_info),
     "get_assignments": (translate.get_assignments, translate.assignments),
+    "report_batches": (translate.report_batches, translate.ledger_now),
     "advance_epoch": (translate.advance_epoch, translate.epoch_now),
     "begin_checkpoint": (translate.begin_checkpoint, translate.begun),
     "ack_checkpoint": (translate.ack_checkpoint, translate.acknowledged),
@@ -76,8 +79,8 @@ class _Service:
         self._pushes = Pushes(hub, still_welcome)
         self._awaiting = Awaiting(hub, still_welcome)
         self._alive: dict[int, bytes] = {}
-        self._shares: dict[tuple[str, str, int, int, int, int], bytes] = {}
-        self._shares_bytes = 0
+        self._worlds = Worlds(hub)
+        self._shares = KeptAnswers(SHARES_KEPT_BYTES)
         for name, (to_event, to_response) in (_ANSWERED | _DONE).items():
             setattr(self, name, self._row(to_event, to_response))
 
@@ -141,12 +144,10 @@ class _Service:
     # -- barriers ----------------------------------------------------------------------------------------------------
 
     def wait_barrier(self, request: pb.WaitBarrierRequest, call: Call) -> Any:
-        return self._guarded(self._arrive, request)
-
-    def _arrive(self, request: pb.WaitBarrierRequest) -> bytes | Later:
         event = translate.wait_barrier(request)
-        if self._hub.join_barrier(event):
-            return self._hub.wait_at_barrier(event.job, event.worker, event.arrival)
+        return self._hub.join_barrier(event) or self._guarded(lambda told: self._arrive(told, event), request)
+
+    def _arrive(self, request: pb.WaitBarrierRequest, event: BarrierArrived) -> bytes | Later:
         answer = self._hub.ask(event, trusted=request.ByteSize() <= SMALL_BYTES)
         if not isinstance(answer, BarrierVerdict):
             return self._hub.wait_at_barrier(event.job, event.worker, event.arrival)
@@ -154,6 +155,9 @@ class _Service:
         return told if isinstance(told, bytes) else self._hub.refuse(told)
 
     # -- questions ---------------------------------------------------------------------------------------------------
+
+    def get_world(self, request: pb.GetWorldRequest, call: Call) -> Any:
+        return self._guarded(self._worlds.page, request)
 
     def get_shards(self, request: pb.GetShardsRequest, call: Call) -> Any:
         return self._guarded(self._shards, request)
@@ -186,15 +190,8 @@ class _Service:
                 format=dataset.format,
             )
             found = response.SerializeToString()
-            self._keep_share(key, found)
+            self._shares.keep(key, found)
         return found
-
-    def _keep_share(self, key: tuple[str, str, int, int, int, int], share: bytes) -> None:
-        self._shares_bytes += len(share)
-        if self._shares_bytes > SHARES_KEPT_BYTES:
-            self._shares.clear()
-            self._shares_bytes = len(share)
-        self._shares[key] = share
 
     def list_datasets(self, request: pb.ListDatasetsRequest, call: Call) -> Any:
         return self._guarded(self._list_datasets, request)

@@ -1,6 +1,6 @@
 """Between the wire and the core: requests become events, answers become responses. Nothing is decided here."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from strata.core import events
@@ -16,6 +16,7 @@ from strata.core.effects import (
     EpochNow,
     Errand,
     FinishFirst,
+    LedgerNow,
     LineageNow,
     RecoveryPoint,
     Registered,
@@ -73,7 +74,9 @@ def register(request: pb.RegisterRequest) -> events.RegisterRequested:
 
 
 def deregister(request: pb.DeregisterRequest) -> events.DeregisterRequested:
-    return events.DeregisterRequested(request.job_id, request.worker_id, request.incarnation, request.reason)
+    return events.DeregisterRequested(
+        request.job_id, request.worker_id, request.incarnation, request.reason, request.died
+    )
 
 
 def heartbeat(request: pb.HeartbeatRequest, job: str = "") -> events.HeartbeatReceived:
@@ -94,6 +97,7 @@ def heartbeat(request: pb.HeartbeatRequest, job: str = "") -> events.HeartbeatRe
         request.promised_request,
         request.promised_step,
         dict(request.resources) if request.resources else {},
+        request.vouched,
     )
 
 
@@ -124,6 +128,7 @@ def register_dataset(request: pb.RegisterDatasetRequest) -> events.DatasetRegist
         request.strategy or "slots-v1",
         request.order or "elastic",
         _maybe(request, "replaces_version"),
+        request.fingerprint,
     )
 
 
@@ -132,7 +137,9 @@ def unregister_dataset(request: pb.UnregisterDatasetRequest) -> events.DatasetRe
 
 
 def get_assignments(request: pb.GetAssignmentsRequest) -> events.AssignmentsRequested:
-    return events.AssignmentsRequested(request.job_id, request.worker_id, request.incarnation, request.dataset_id)
+    return events.AssignmentsRequested(
+        request.job_id, request.worker_id, request.incarnation, request.dataset_id, request.level
+    )
 
 
 def acknowledge_revocation(request: pb.AcknowledgeRevocationRequest) -> events.RevocationAcknowledged:
@@ -160,6 +167,7 @@ def report_progress(request: pb.ReportProgressRequest) -> events.ProgressReporte
         request.epoch,
         request.point,
         dict(request.cursors),
+        _maybe(request, "levelled"),
     )
 
 
@@ -174,6 +182,9 @@ def report_batches(request: pb.ReportBatchesRequest) -> events.BatchesReported:
         request.generation,
         request.point,
         request.through,
+        request.reading,
+        request.over,
+        request.joins,
     )
 
 
@@ -198,10 +209,6 @@ def begin_checkpoint(request: pb.BeginCheckpointRequest) -> events.CheckpointBeg
 
 
 def ack_checkpoint(request: pb.CheckpointAck) -> events.CheckpointAck:
-    positions = {
-        name: events.Position(position.version, position.epoch, list(position.consumed.edges))
-        for name, position in request.positions.items()
-    }
     return events.CheckpointAck(
         request.job_id,
         request.worker_id,
@@ -209,7 +216,7 @@ def ack_checkpoint(request: pb.CheckpointAck) -> events.CheckpointAck:
         request.attempt,
         request.digest,
         request.part_bytes,
-        positions,
+        _positions(request.positions),
         dict(request.metrics),
         request.place,
     )
@@ -253,9 +260,18 @@ def recover(request: pb.RecoverRequest) -> events.RecoverRequested:
         request.worker_id,
         request.incarnation,
         _maybe(request, "generation"),
-        events.Found(found.step, found.epoch, found.place) if request.HasField("found") else None,
+        events.Found(found.step, found.epoch, found.place, _positions(found.positions))
+        if request.HasField("found")
+        else None,
         request.insist,
     )
+
+
+def _positions(told: Mapping[str, pb.DataPosition]) -> dict[str, events.Position]:
+    return {
+        name: events.Position(each.version, each.epoch, list(each.consumed.edges), each.reading)
+        for name, each in told.items()
+    }
 
 
 def roll_back(request: pb.RollBackRequest) -> events.RollBackRequested:
@@ -273,7 +289,7 @@ def configure_job(request: pb.ConfigureJobRequest) -> events.JobConfigureRequest
 
 
 def request_checkpoint(request: pb.RequestCheckpointRequest) -> events.SaveRequested:
-    return events.SaveRequested(request.job_id, request.reason)
+    return events.SaveRequested(request.job_id, request.reason, request.within_seconds)
 
 
 def drain_worker(request: pb.DrainWorkerRequest) -> events.DrainRequested:
@@ -281,7 +297,8 @@ def drain_worker(request: pb.DrainWorkerRequest) -> events.DrainRequested:
 
 
 def stop_job(request: pb.StopJobRequest) -> events.StopRequested:
-    return events.StopRequested(request.job_id, request.reason, not request.without_checkpoint)
+    save = not request.without_checkpoint
+    return events.StopRequested(request.job_id, request.reason, save, request.within_seconds)
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -308,6 +325,7 @@ def command(errand: Errand) -> pb.Command:
         step=errand.step,
         request=errand.request,
         reason=errand.reason,
+        last=errand.last,
     )
 
 
@@ -319,7 +337,9 @@ def verdict(over: ReleaseBarrier | BreakBarrier | BarrierVerdict | DismissArriva
     """What everybody who waits is told, made once for all of them."""
     if isinstance(over, DismissArrival):
         why = f"worker {over.worker!r} waits no more at barrier {over.barrier!r}: {over.reason}"
-        kinds: dict[str, type[StrataError]] = {"superseded": Superseded, "expired": Expired, "left": Expired}
+        kinds: dict[str, type[StrataError]] = {"superseded": Superseded} | dict.fromkeys(
+            ("died", "expired", "left"), Expired
+        )
         return to_rpc(kinds.get(over.cause, Refused)(why))
     broken = isinstance(over, BreakBarrier) or (isinstance(over, BarrierVerdict) and not over.released)
     if broken:
@@ -347,6 +367,7 @@ def dataset(known: Dataset) -> pb.Dataset:
         strategy=known.strategy,
         order=known.order,
         consumed_samples=known.consumed.count,
+        fingerprint=known.fingerprint,
     )
 
 
@@ -380,10 +401,13 @@ def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwne
             for each in known.proofs
         ],
         holders=holders,
+        reading=known.reading,
+        unproven_epochs=known.unproven,
     )
 
 
 def assignments(answer: Assignments) -> pb.GetAssignmentsResponse:
+    share = answer.levelled
     return pb.GetAssignmentsResponse(
         version=answer.version,
         epoch=answer.epoch,
@@ -394,7 +418,14 @@ def assignments(answer: Assignments) -> pb.GetAssignmentsResponse:
         revoked=answer.revoked,
         cursors=answer.cursors,
         beyond={shard: pb.Ranges(edges=edges) for shard, edges in answer.beyond.items()},
+        levelled=None
+        if share is None
+        else pb.LevelledShare(ranks=share.ranks, left=share.left, edges=share.stretches, read=share.read),
     )
+
+
+def ledger_now(answer: LedgerNow) -> pb.ReportBatchesResponse:
+    return pb.ReportBatchesResponse(epoch=answer.epoch, absent=answer.absent)
 
 
 def epoch_now(answer: EpochNow) -> pb.AdvanceEpochResponse:
@@ -426,6 +457,7 @@ def recovery_point(answer: RecoveryPoint | FinishFirst) -> pb.RecoverResponse:
         ranks=answer.ranks,
         point=answer.point,
         place=answer.place,
+        carries_on=answer.carries_on,
     )
     return pb.RecoverResponse(point=point)
 
@@ -472,6 +504,7 @@ def add_parts(made: pb.Checkpoint, attempt: Attempt, ranks: Iterable[int]) -> No
     for name, position in attempt.positions.items():
         told = made.positions[name]
         told.version, told.epoch = position.version, position.epoch
+        told.reading = position.reading
         told.consumed.edges.extend(position.consumed)
 
 

@@ -6,7 +6,8 @@
 
 A rank that passed a step cannot save it any more, and ranks hear at different times. So a step ahead of everybody is
 proposed; a rank that promises waits there until it knows the outcome; when all have promised, the step is agreed. The
-step is chosen so far ahead that the outcome is known before anybody gets there. A rank that holds, and whose heartbeat
+step is chosen so far ahead that the outcome is known before anybody gets there; nearer, if somebody is in a hurry: who
+hears on a stream hears at once. A rank that holds, and whose heartbeat
 with the promise is answered with neither the proposal nor an agreement, is free to go on.
 
 The law: a step is agreed only when every process that is there has promised it. What was asked for and what was agreed
@@ -14,7 +15,7 @@ is durable; proposals are not, and are made anew. A step that is agreed is not g
 beyond it: its save may have begun, and the word of that be on its way.
 """
 
-import math
+from math import ceil, inf
 
 from strata.core.effects import Done, SaveAsked
 from strata.core.events import HeartbeatReceived, SaveRequested, StopRequested, SweepDue
@@ -31,10 +32,12 @@ from strata.core.records import (
 from strata.core.state import Appointment, Job, Member, State
 from strata.core.turn import Rules, Turn
 from strata.core.volatile import Proposal
-from strata.errors import Refused
+from strata.errors import InvalidInput, Refused
 
 LEAD_HEARTBEATS = 4
 """To hear of the proposal, to promise, and to hear of the agreement takes up to three."""
+HURRIES = 10
+"""Of the time that somebody has, so small a part is spent on coming to the step."""
 PROPOSALS = 5
 TRIES = 3
 """Where saving fails again and again, to ask once more is for the one who asked."""
@@ -45,9 +48,10 @@ rules = Rules()
 @rules.handles(SaveRequested)
 def on_requested(turn: Turn, event: SaveRequested) -> None:
     job = turn.state.job(event.job)
+    _check_hurry(event.within)
     if not job.world.by_rank:
         raise Refused(f"job {event.job!r} has no workers, so there is nothing to save")
-    _want(turn, job, event.reason or "an operator asked")
+    _want(turn, job, event.reason or "an operator asked", event.within)
     wanted = job.appointment
     assert wanted is not None
     turn.reply(SaveAsked(wanted.request, wanted.step))
@@ -57,19 +61,34 @@ def on_requested(turn: Turn, event: SaveRequested) -> None:
 def on_stop(turn: Turn, event: StopRequested) -> None:
     """Those who are there are told to stop; with `save`, once the last checkpoint is committed."""
     job = turn.state.job(event.job)
+    _check_hurry(event.within)
     if not job.world.by_rank:
         raise Refused(f"job {event.job!r} has no workers, so there is nobody to stop")
-    if not job.stopping or (not event.save and job.appointment is not None):
+    is_news = not job.stopping
+    if is_news or (not event.save and job.appointment is not None):
         turn.record(JobStopping(job.job, event.reason or job.stopping or "an operator asked", at_once=not event.save))
-        if event.save:
-            _want(turn, job, f"the job stops: {job.stopping}")
+    if event.save and (is_news or job.appointment is not None):
+        _want(turn, job, f"the job stops: {job.stopping}", event.within, is_last=is_news)
     turn.reply(Done())
 
 
-def _want(turn: Turn, job: Job, reason: str) -> None:
-    if job.appointment is None:
+def _check_hurry(within: float) -> None:
+    if not 0 <= within < inf:
+        raise InvalidInput(f"within_seconds is {within}: say a number that is not negative; 0 where there is no hurry")
+
+
+def _want(turn: Turn, job: Job, reason: str, within: float, *, is_last: bool = False) -> None:
+    """`is_last`: one that is agreed or under way will not do, since some may have passed it, and not stopped there."""
+    volatile, hurry = turn.volatile.job(job.job), within or inf
+    wanted = job.appointment
+    if wanted is None or (is_last and (wanted.step >= 0 or wanted.attempt)):
+        volatile.hurry = hurry
         turn.record(SaveWanted(job.job, job.next_request, reason))
         _propose(turn, job)
+    elif hurry < volatile.hurry:
+        volatile.hurry = hurry
+        if wanted.step < 0 and not wanted.attempt:
+            _propose(turn, job)
 
 
 def _propose(turn: Turn, job: Job) -> None:
@@ -111,15 +130,19 @@ def _agree_if_all(turn: Turn, job: Job) -> None:
 
 def _step_ahead(turn: Turn, job: Job) -> int:
     """A step that nobody will have reached before everybody knows of it."""
-    lead = LEAD_HEARTBEATS * turn.policy.heartbeat_seconds
+    lead = _lead(turn, job)
     vitals = turn.volatile.job(job.job).vitals
     furthest = -1
     for worker in job.world.by_rank.values():
         last = vitals.get(worker)
         if last is not None:
-            ahead = min(math.ceil(last.pace * (turn.now - last.heard + lead)), MAX_COUNT // 4)
+            ahead = min(ceil(last.pace * (turn.now - last.heard + lead)), MAX_COUNT // 4)
             furthest = max(furthest, min(last.step, MAX_COUNT // 2) + ahead)
     return furthest + 1
+
+
+def _lead(turn: Turn, job: Job) -> float:
+    return min(LEAD_HEARTBEATS * turn.policy.heartbeat_seconds, turn.volatile.job(job.job).hurry / HURRIES)
 
 
 @rules.reacts(RecoveryPointSet)
@@ -163,7 +186,7 @@ def _look_again(turn: Turn, job: Job, wanted: Appointment) -> None:
     if proposal is None:
         return
     _agree_if_all(turn, job)
-    if volatile.proposal is not proposal or turn.now - proposal.since < _patience(turn):
+    if volatile.proposal is not proposal or turn.now - proposal.since < 2 * _lead(turn, job):
         return
     if proposal.number < PROPOSALS:
         _propose(turn, job)
@@ -176,10 +199,6 @@ def _look_again(turn: Turn, job: Job, wanted: Appointment) -> None:
     reason = f"{', '.join(silent[:3])} did not answer {PROPOSALS} proposals"
     turn.record(SaveDropped(job.job, wanted.request, reason))
     volatile.proposal = None
-
-
-def _patience(turn: Turn) -> float:
-    return 2 * LEAD_HEARTBEATS * turn.policy.heartbeat_seconds
 
 
 # -- apply -----------------------------------------------------------------------------------------------------------

@@ -241,13 +241,17 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
             float(value)
         except ValueError:
             raise InvalidInput(f"metric {name!r} must be a number, not {value!r}") from None
-    check_positions(job, {name: position.consumed for name, position in event.positions.items()})
+    check_positions(job, event.positions)
     for name in event.positions:
         base, position = attempt.base.get(name), _told(job, attempt, name, event.positions[name])
         if base is None:
             raise Refused(f"dataset {name!r} was not there when the save of step {attempt.step} began")
         _check_agrees(job, attempt, name, position)
-        if (base.version, base.epoch) != (position.version, position.epoch):
+        # In the elastic order a position is the whole job's, and says it all; it may be of the epoch before the one
+        # that has begun since, or of one that nobody has told of yet.
+        of_any = job.dataset(name).order == "elastic" or attempt.is_late(name, position)
+        epoch = position.epoch if of_any else base.epoch
+        if (base.version, epoch) != (position.version, position.epoch):
             raise Refused(
                 f"worker {event.worker!r} saves step {attempt.step} in version {position.version}, epoch "
                 f"{position.epoch} of dataset {name!r}; the save began in version {base.version}, epoch {base.epoch}"
@@ -255,12 +259,16 @@ def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
 
 
 def _check_agrees(job: Job, attempt: Attempt, name: str, position: Position) -> None:
-    """In the elastic order every rank is at the same place of the epoch when it saves the same step."""
-    if job.dataset(name).order != "elastic":
-        return
+    """Every rank is in the same epoch when it saves the same step, and in the elastic order at the same place of it."""
+    is_elastic = job.dataset(name).order == "elastic"
     for rank in sorted(attempt.parts):
         other = attempt.parts[rank].positions.get(name)
-        if other is not None and other != position:
+        if other is not None and other.epoch != position.epoch and not is_elastic:
+            raise Refused(
+                f"at step {attempt.step}, rank {rank} is in epoch {other.epoch} of dataset {name!r} and another in "
+                f"epoch {position.epoch}: they are not at the same step"
+            )
+        if other is not None and other != position and is_elastic:
             raise Refused(
                 f"at step {attempt.step}, rank {rank} has consumed {other.consumed} of dataset {name!r} and another "
                 f"{position.consumed}: they are not at the same step"
@@ -392,16 +400,17 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
         dict(record.participants),
         list(record.references),
         base={
-            name: Position(dataset.version, dataset.epoch, dataset.departed.to_flat())
+            name: Position(dataset.version, dataset.epoch, dataset.departed.to_flat(), dataset.reading)
             for name, dataset in job.datasets.items()
         },
         place=record.place,
+        former={name: dataset.former for name, dataset in job.datasets.items() if dataset.former is not None},
     )
     job.set_status(attempt, "open")
     job.skipped.pop(record.step, None)
     job.next_attempt = record.attempt + 1
-    if job.appointment is not None and record.step >= job.appointment.step:
-        job.appointment.attempt = record.attempt  # while no step was agreed, this checkpoint is as good
+    if job.appointment is not None and job.is_kept_by(record.step):
+        job.appointment.attempt = record.attempt
 
 
 @rules.applies(CheckpointSkipped)
@@ -436,19 +445,22 @@ def apply_decided(state: State, record: CheckpointDecided) -> None:
     branch = job.lineages[attempt.lineage]
     branch.tip = max(branch.tip, attempt.step)
     for name, base in attempt.base.items():
-        parts = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
-        attempt.positions[name] = _position(job.datasets.get(name), base, [part for part in parts if part is not None])
-    attempt.base = {}
+        said = [attempt.parts[rank].positions.get(name) for rank in sorted(attempt.parts)]
+        parts = [part for part in said if part is not None]
+        begun = attempt.former[name] if parts and attempt.is_late(name, parts[0]) else base
+        attempt.positions[name] = _position(job.datasets.get(name), begun, parts)
+    attempt.base, attempt.former = {}, {}
     job.skipped = {step: reason for step, reason in job.skipped.items() if step > attempt.step}
 
 
 def _position(dataset: Dataset | None, base: Position, parts: list[Position]) -> Position:
     """Where the step is in a dataset. In the elastic order each part says it all, departed workers' share included."""
-    whole = dataset is not None and dataset.order == "elastic" and parts
-    consumed = RangeSet() if whole else RangeSet.from_flat(base.consumed)
+    if dataset is not None and dataset.order == "elastic" and parts:
+        return parts[0]
+    consumed = RangeSet.from_flat(base.consumed)
     for part in parts:
         consumed = consumed.union(RangeSet.from_flat(part.consumed))
-    return Position(base.version, base.epoch, consumed.to_flat())
+    return Position(base.version, base.epoch, consumed.to_flat(), base.reading)
 
 
 @rules.applies(CheckpointCommitted)

@@ -5,7 +5,7 @@ epoch:    0 ──consumed, or asked for──▶ 1 ──▶ 2 …     a compar
 """
 
 from strata.core.effects import DatasetInfo, Done, EpochNow
-from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested
+from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested, Position
 from strata.core.ids import check_id, check_int
 from strata.core.ownership import STRATEGIES
 from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
@@ -17,7 +17,7 @@ ORDERS = ("elastic", "affinity")
 MAX_SHARDS = 10_000_000
 MAX_SAMPLES = 2**62
 MAX_SEED = 2**63 - 1
-PROOFS_KEPT = 64
+MAX_FINGERPRINT_CHARS = 256
 MAX_DATASETS = 1000
 
 rules = Rules()
@@ -56,6 +56,7 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
                 event.strategy,
                 event.order,
                 f"replaces version {known.version}: {'; '.join(differs)}" if known else "registered",
+                event.fingerprint,
             )
         )
         turn.volatile.ownerships.forget(event.job, event.dataset)
@@ -74,6 +75,8 @@ def check_dataset(event: DatasetRegisterRequested) -> None:
     check_int(event.seed, "seed", least=-MAX_SEED - 1, most=MAX_SEED)
     if event.strategy not in STRATEGIES:
         raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, not {event.strategy!r}")
+    if len(event.fingerprint) > MAX_FINGERPRINT_CHARS:
+        raise InvalidInput(f"a fingerprint has at most {MAX_FINGERPRINT_CHARS} characters")
     if event.order not in ORDERS:
         raise InvalidInput(f"order must be one of {', '.join(ORDERS)}, not {event.order!r}")
     shards = -(-event.total_samples // event.shard_size)
@@ -85,7 +88,8 @@ def check_dataset(event: DatasetRegisterRequested) -> None:
 
 
 def _differences(known: Dataset, event: DatasetRegisterRequested) -> list[str]:
-    names = ("total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order")
+    names = ["total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order"]
+    names += ["fingerprint"] if known.fingerprint and event.fingerprint else []  # both have looked
     return [
         f"{name} was {getattr(known, name)!r}, is {getattr(event, name)!r}"
         for name in names
@@ -149,7 +153,7 @@ def apply_registered(state: State, record: DatasetRegistered) -> None:
     job = state.jobs[record.job]
     former = job.datasets.get(record.dataset)
     job.dataset_versions[record.dataset] = record.version
-    job.datasets[record.dataset] = Dataset(
+    dataset = job.datasets[record.dataset] = Dataset(
         record.dataset,
         record.version,
         record.total_samples,
@@ -160,8 +164,12 @@ def apply_registered(state: State, record: DatasetRegistered) -> None:
         record.format,
         record.strategy,
         record.order,
+        record.fingerprint,
         proofs=[] if former is None else former.proofs,
     )
+    point = None if job.point is None else job.attempts.get(job.point.attempt)
+    if point is not None and record.dataset in point.positions:  # of a journal that was lost since
+        dataset.rewind(point.positions[record.dataset])
 
 
 @rules.applies(DatasetRemoved)
@@ -172,6 +180,7 @@ def apply_removed(state: State, record: DatasetRemoved) -> None:
 @rules.applies(EpochAdvanced)
 def apply_advanced(state: State, record: EpochAdvanced) -> None:
     dataset = state.jobs[record.job].datasets[record.dataset]
-    proof = Proof(record.version, record.epoch - 1, dataset.total_samples, record.consumed, dataset.reissued)
-    dataset.proofs = [*dataset.proofs, proof][-PROOFS_KEPT:]
+    dataset.prove(Proof(record.version, record.epoch - 1, dataset.total_samples, record.consumed, dataset.reissued))
+    former = Position(record.version, record.epoch - 1, dataset.departed.to_flat())
     dataset.begin_epoch(record.epoch, [])
+    dataset.former = former if dataset.order == "affinity" else None

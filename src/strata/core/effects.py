@@ -48,7 +48,7 @@ class BreakBarrier(Effect, frozen=True):
 
 
 class DismissArrival(Effect, frozen=True):
-    """An arrival that waits no more, and will get no verdict. `cause`: superseded, expired or left, or given_up."""
+    """An arrival that waits no more, and will get no verdict. `cause`: as of a lost worker, or given_up."""
 
     job: str
     barrier: str
@@ -83,6 +83,8 @@ class Errand(msgspec.Struct, frozen=True):
     step: int = -1
     request: int = 0
     reason: str = ""
+    last: bool = False
+    """The job stops when that is saved."""
 
 
 class Done(Answer, frozen=True):
@@ -135,12 +137,24 @@ class DatasetInfo(Answer, frozen=True):
     epoch: int
 
 
+class Levelled(msgspec.Struct, frozen=True):
+    """A rank's share with the ends evened out: `stretches` of places, flat, in the order in which they are read, of
+    which the first `read` samples are consumed. So many `ranks` share what was `left` when all of them began."""
+
+    ranks: int
+    left: int
+    stretches: list[int]
+    read: int
+
+
 class Assignments(Answer, frozen=True):
     """What a worker may read of a dataset, in ascending shard ids: `granted` now, from `cursors` on where a shard was
     begun; `awaited` once others gave it up; `revoked` it must give up itself.
 
     After a rollback, places beyond a cursor may have been read too: `beyond` has them by shard, as flat ranges counted
     from the beginning of the shard. They are to be left out.
+
+    Where ends are evened out, `levelled` says it all, and nothing else is granted.
     """
 
     version: int
@@ -152,10 +166,18 @@ class Assignments(Answer, frozen=True):
     revoked: list[int]
     cursors: dict[int, int]
     beyond: dict[int, list[int]] = {}
+    levelled: Levelled | None = None
 
 
 class EpochNow(Answer, frozen=True):
     epoch: int
+
+
+class LedgerNow(Answer, frozen=True):
+    """The epoch in force, now that a report is counted; and how many ranks have said nothing of it yet."""
+
+    epoch: int
+    absent: int = 0
 
 
 class Begun(Answer, frozen=True):
@@ -187,7 +209,7 @@ class RecoveryPoint(Answer, frozen=True):
 
     `ranks` is the world of this generation; a rank's place in it decides which part of each batch is its own. `point`
     numbers the times the data was taken back; progress is reported under it. `place` is where in the storage the
-    checkpoint is.
+    checkpoint is. `carries_on`: nobody goes back when another is lost.
     """
 
     generation: int
@@ -199,6 +221,7 @@ class RecoveryPoint(Answer, frozen=True):
     ranks: tuple[int, ...] = ()
     point: int = 0
     place: str = ""
+    carries_on: bool = False
 
 
 class FinishFirst(Answer, frozen=True):

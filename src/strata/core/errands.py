@@ -5,6 +5,8 @@ where that has not happened within a lease, anybody does. The lowest live rank c
 by two workers even: the manifest's bytes follow from the decision, and what is removed is removed.
 """
 
+from typing import Any
+
 from strata.core.effects import Errand
 from strata.core.state import Attempt, Job, Member
 from strata.core.volatile import JobVolatile
@@ -28,11 +30,12 @@ def _appointment(job: Job, volatile: JobVolatile) -> Errand | None:
     wanted, proposal = job.appointment, volatile.proposal
     if wanted is None or wanted.attempt:
         return None
+    about: dict[str, Any] = {"request": wanted.request, "reason": wanted.reason, "last": bool(job.stopping)}
     if wanted.step >= 0:
-        return Errand("save_at", step=wanted.step, request=wanted.request, reason=wanted.reason)
+        return Errand("save_at", step=wanted.step, **about)
     if proposal is None or proposal.request != wanted.request:
         return None
-    return Errand("propose_save", step=proposal.step, request=wanted.request, reason=wanted.reason)
+    return Errand("propose_save", step=proposal.step, **about)
 
 
 def is_delegate(job: Job, attempt: Attempt, member: Member) -> bool:

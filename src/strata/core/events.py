@@ -52,7 +52,7 @@ class WorkerEvent(Event, frozen=True):
 
 class HeartbeatReceived(WorkerEvent, frozen=True):
     """`step` is the one completed last. `promised_step` answers a proposal: the process will not go beyond it before
-    it hears the outcome of `promised_request`."""
+    it hears the outcome of `promised_request`. Who `vouched` for it watches it, and only repeats what it said."""
 
     state: str = ""
     step: int = -1
@@ -60,10 +60,14 @@ class HeartbeatReceived(WorkerEvent, frozen=True):
     promised_request: int = 0
     promised_step: int = -1
     resources: dict[str, float] = {}
+    vouched: bool = False
 
 
 class DeregisterRequested(WorkerEvent, frozen=True):
+    """It leaves; or it `died`, says one who watched it."""
+
     reason: str = ""
+    died: bool = False
 
 
 class DrainRequested(Event, frozen=True):
@@ -80,6 +84,8 @@ class SaveRequested(Event, frozen=True):
 
     job: str
     reason: str = ""
+    within: float = 0.0
+    """Seconds after which it is of no use any more; zero: there is no hurry."""
 
 
 class StopRequested(Event, frozen=True):
@@ -88,6 +94,7 @@ class StopRequested(Event, frozen=True):
     job: str
     reason: str = ""
     save: bool = True
+    within: float = 0.0
 
 
 class BarrierArrived(WorkerEvent, frozen=True):
@@ -118,6 +125,8 @@ class DatasetRegisterRequested(Event, frozen=True):
     strategy: str = "slots-v1"
     order: str = "elastic"
     replaces: int | None = None
+    fingerprint: str = ""
+    """Of its files, as whoever registers it finds them; empty: it did not look."""
 
 
 class DatasetRemoveRequested(Event, frozen=True):
@@ -140,15 +149,18 @@ class EpochAdvanceRequested(Event, frozen=True):
 
 
 class AssignmentsRequested(WorkerEvent, frozen=True):
-    """Affinity order: which shards may this worker read now, and which must it give up?"""
+    """Affinity order: which shards may this worker read now, and which must it give up? With `level`, its share with
+    the ends evened out: one text for all that the steps of its ranks depend on, the same for all of them."""
 
     dataset: str
+    level: str = ""
 
 
 class ProgressReported(WorkerEvent, frozen=True):
     """Affinity order: how far into each of its shards this worker is. Cursors only grow: a repeat changes nothing.
 
     `point` is the number of the recovery point that its reading goes on from: what was read before a rollback is void.
+    Where ends are evened out, `levelled` is how far it is in its share.
     """
 
     dataset: str
@@ -156,10 +168,12 @@ class ProgressReported(WorkerEvent, frozen=True):
     epoch: int
     point: int
     cursors: dict[int, int]
+    levelled: int | None = None
 
 
 class BatchesReported(WorkerEvent, frozen=True):
-    """Elastic order: every rank completed the global steps up to `through` samples of the epoch's order."""
+    """Elastic order: this rank completed the global steps up to `through` samples of the epoch's order; `over`: which
+    are all of the epoch."""
 
     dataset: str
     version: int
@@ -167,6 +181,11 @@ class BatchesReported(WorkerEvent, frozen=True):
     generation: int
     point: int
     through: int
+    reading: str = ""
+    """How the epoch is read: all that its batches depend on beyond the dataset, as its readers say it to each other."""
+    over: bool = False
+    joins: bool = False
+    """It has completed nothing since the recovery point, and takes up where the others are."""
 
 
 class RevocationAcknowledged(WorkerEvent, frozen=True):
@@ -190,6 +209,7 @@ class Position(msgspec.Struct, frozen=True):
     version: int
     epoch: int
     consumed: list[int]
+    reading: str = ""
 
 
 class CheckpointBeginRequested(WorkerEvent, frozen=True):
@@ -259,6 +279,7 @@ class Found(msgspec.Struct, frozen=True):
     step: int
     epoch: int = 0
     place: str = ""
+    positions: dict[str, Position] = {}
 
 
 class RecoverRequested(WorkerEvent, frozen=True):

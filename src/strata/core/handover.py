@@ -13,7 +13,8 @@ import numpy as np
 
 from strata.core.effects import Assignments, Done
 from strata.core.events import AssignmentsRequested, RevocationAcknowledged
-from strata.core.progress import check_in_force, consumed_ranges, make_progress, remaining
+from strata.core.levelling import check_read_so, share_of
+from strata.core.progress import check_in_force, check_reading, consumed_ranges, make_progress, remaining
 from strata.core.ranges import RangeSet
 from strata.core.records import ShardsReissued, ShardsReleased, ShardsRevoked, ViewChanged, WorkerLost
 from strata.core.state import Dataset, Job, Member, State
@@ -30,7 +31,14 @@ def on_assignments(turn: Turn, event: AssignmentsRequested) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
     dataset = job.dataset(event.dataset)
-    turn.reply(assignments(turn.volatile, job, dataset, member))
+    check_reading(event.level)
+    if event.level and dataset.order != "affinity":
+        raise Refused(f"dataset {event.dataset!r} is read in the elastic order: its ends are even")
+    check_read_so(turn, job, dataset, member, event.level)
+    if event.level:
+        turn.reply(share_of(turn, job, dataset, member))
+    else:
+        turn.reply(assignments(turn.volatile, job, dataset, member))
 
 
 def assignments(volatile: Volatile, job: Job, dataset: Dataset, member: Member) -> Assignments:

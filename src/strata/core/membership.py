@@ -3,7 +3,7 @@
     (new) ──register──▶ live ──drain──▶ draining
                          │ └──────┬────────┘
                          ▼        ▼
-                     expired | left | superseded          each of them fenced, and told apart
+                 expired | died | left | superseded       each of them fenced, and told apart
 
 The law: a name is held by one process at a time. A process proves itself by its nonce once, and by the incarnation it
 was given ever after. Every change of who is there has a generation of its own; generations only grow.
@@ -255,7 +255,7 @@ def on_heartbeat(turn: Turn, event: HeartbeatReceived) -> None:
         raise InvalidInput(f"a heartbeat has {len(event.resources)} resources; at most {MAX_RESOURCES} are kept")
     volatile = turn.volatile.job(event.job)
     renew(volatile, event, turn.policy, turn.now)
-    if job.appointment is not None:
+    if job.appointment is not None and not event.vouched:
         appointments.hear(turn, job, member, event)
     turn.reply(Alive(job.world.generation, errands_for(job, volatile, member, turn.now)))
 
@@ -267,7 +267,10 @@ def renew(volatile: JobVolatile, event: HeartbeatReceived, policy: Policy, now: 
     vitals = volatile.vitals.get(worker)
     if vitals is None:
         vitals = volatile.vitals[worker] = Vitals(now, step_since=now)
-    vitals.heard, vitals.state, vitals.epoch = now, event.state, event.epoch
+    vitals.heard = now
+    if event.vouched and (vitals.state or vitals.step >= 0):
+        return  # it may have been overtaken by what the worker itself said
+    vitals.state, vitals.epoch = event.state, event.epoch
     if event.resources:
         vitals.resources = event.resources
     step = event.step
@@ -299,9 +302,12 @@ def is_uneventful(job: Job, event: HeartbeatReceived) -> bool:
 def on_deregister(turn: Turn, event: DeregisterRequested) -> None:
     job = turn.state.job(event.job)
     known = job.world.members.get(event.worker)
-    if known is None or known.incarnation != event.incarnation or known.status != "left":
+    if known is None or known.incarnation != event.incarnation or known.status not in ("left", "died"):
         member = job.member(event.worker, event.incarnation)
-        lose(turn, job, member, "left", event.reason or "it deregistered")
+        if event.died:
+            lose(turn, job, member, "died", f"its process died: {event.reason}".removesuffix(": "))
+        else:
+            lose(turn, job, member, "left", event.reason or "it deregistered")
     turn.reply(Done())
 
 

@@ -47,7 +47,7 @@ class WorkerJoined(JobRecord, frozen=True):
 
 
 class WorkerLost(JobRecord, frozen=True):
-    """`cause` is expired, left or superseded; in each case this incarnation is fenced from here on."""
+    """`cause` is expired, died, left or superseded; in each case this incarnation is fenced from here on."""
 
     worker: str
     incarnation: int
@@ -164,6 +164,7 @@ class DatasetRegistered(JobRecord, frozen=True):
     strategy: str
     order: str
     reason: str
+    fingerprint: str = ""
 
 
 class DatasetRemoved(JobRecord, frozen=True):
@@ -171,6 +172,16 @@ class DatasetRemoved(JobRecord, frozen=True):
 
 
 class EpochAdvanced(JobRecord, frozen=True):
+    dataset: str
+    version: int
+    epoch: int
+    consumed: int
+    reason: str
+
+
+class EpochProven(JobRecord, frozen=True):
+    """One that ended while the coordinator did not hear of it: a checkpoint from behind it shows that it did."""
+
     dataset: str
     version: int
     epoch: int
@@ -208,6 +219,7 @@ class ProgressMade(JobRecord, frozen=True):
     epoch: int
     worker: str
     consumed: list[int]
+    reading: str = ""
 
 
 class CheckpointBegun(JobRecord, frozen=True):
@@ -236,6 +248,7 @@ class CheckpointAdopted(JobRecord, frozen=True):
     generation: int
     place: str
     reason: str
+    positions: dict[str, Position] = {}
 
 
 class CheckpointSkipped(JobRecord, frozen=True):

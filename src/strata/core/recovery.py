@@ -13,11 +13,13 @@ told the latest checkpoint, and the survivors' progress stands.
 from itertools import islice
 
 from strata.core.commits import abandon, check_place, open_attempts
+from strata.core.datasets import MAX_DATASETS
 from strata.core.effects import Errand, FinishFirst, LineageNow, RecoveryPoint
 from strata.core.events import Found, RecoverRequested, RollBackRequested
 from strata.core.ids import check_int
 from strata.core.lineages import at_step, head, occupied_beyond, visible
 from strata.core.membership import touch
+from strata.core.progress import check_positions
 from strata.core.records import (
     CheckpointAdopted,
     CheckpointDamaged,
@@ -27,7 +29,7 @@ from strata.core.records import (
 )
 from strata.core.state import Attempt, Job, Lineage, Member, Point, State
 from strata.core.turn import Rules, Turn
-from strata.errors import Conflict, NotFound, Refused, StaleGeneration
+from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 
 BEGINNING = -1
 NO_REQUEST = -1
@@ -55,7 +57,8 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
     if job.settings.recovery == "rollback":
         _check_complete(turn, job)
     point, generation = job.point, job.world.generation
-    if event.insist and found is not None and not job.restarted and _goes_on_from(job, found):
+    took_it_up = point is not None and member.incarnation < point.newcomers and not job.restarted
+    if event.insist and found is not None and took_it_up and _goes_on_from(job, found):
         turn.reply(_answer(turn, job))  # and what was read since then stays read
         return
     if point is None or point.generation != generation or job.restarted:
@@ -79,6 +82,9 @@ def _check_found(turn: Turn, job: Job, member: Member, event: RecoverRequested) 
     check_int(found.step, "step", least=BEGINNING)
     check_int(found.epoch, "epoch")
     check_place(found.place)
+    check_positions(job, found.positions)
+    if len(found.positions) > MAX_DATASETS:
+        raise InvalidInput(f"a checkpoint says of at most {MAX_DATASETS:,} datasets where it is, not of more")
     latest, point = head(job), job.point
     known = (BEGINNING, "") if latest is None else (latest.step, latest.place)
     is_set = point is not None and point.generation == job.world.generation and not job.restarted
@@ -134,6 +140,7 @@ def _target(turn: Turn, job: Job, found: Found | None) -> Attempt | None:
             job.world.generation,
             found.place,
             f"step {found.step} was found in the storage",
+            dict(found.positions),
         )
     )
     return job.attempts[number]
@@ -208,17 +215,16 @@ def _answer(turn: Turn, job: Job) -> RecoveryPoint:
         ranks,
         job.points,
         "" if attempt is None else attempt.place,
+        job.settings.recovery == "carry_on",
     )
 
 
 def _latest(turn: Turn, job: Job) -> RecoveryPoint:
     target, generation, ranks = head(job), job.world.generation, _ranks(turn, job)
     why = "the others carry on; this is the latest checkpoint"
-    if target is None:
-        return RecoveryPoint(generation, job.lineage, 0, BEGINNING, 0, why, ranks, job.points)
-    return RecoveryPoint(
-        generation, job.lineage, target.attempt, target.step, target.epoch, why, ranks, job.points, target.place
-    )
+    about = (0, BEGINNING, 0) if target is None else (target.attempt, target.step, target.epoch)
+    place = "" if target is None else target.place
+    return RecoveryPoint(generation, job.lineage, *about, why, ranks, job.points, place, carries_on=True)
 
 
 def _ranks(turn: Turn, job: Job) -> tuple[int, ...]:
@@ -272,6 +278,7 @@ def apply_adopted(state: State, record: CheckpointAdopted) -> None:
         {},
         [],
         base={},
+        positions=record.positions,
         place=record.place,
     )
     job.set_status(attempt, "committed")
@@ -292,7 +299,9 @@ def apply_lineage(state: State, record: LineageStarted) -> None:
 @rules.applies(RecoveryPointSet)
 def apply_point(state: State, record: RecoveryPointSet) -> None:
     job = state.jobs[record.job]
-    job.point = Point(record.generation, record.lineage, record.attempt, record.step, record.epoch, record.reason)
+    about = (record.lineage, record.attempt, record.step, record.epoch, record.reason)
+    world = job.world
+    job.point = Point(record.generation, *about, world.next_incarnation, world.roster(), world.view)
     job.points += 1
     job.restarted = False
     job.agree(-1)

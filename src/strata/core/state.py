@@ -14,7 +14,7 @@ from strata.core.settings import JobSettings
 from strata.core.views import View
 from strata.errors import Expired, NotFound, NotRegistered, Refused, Superseded
 
-GONE = ("expired", "left", "superseded")
+GONE = ("died", "expired", "left", "superseded")
 SETTLED = ("committed", "damaged")
 SKIPPED_KEPT = 256
 MAX_JOBS = 10_000
@@ -92,6 +92,9 @@ class Round(msgspec.Struct):
     unheard: int
 
 
+PROOFS_KEPT = 64
+
+
 class Proof(msgspec.Struct):
     """What is known of a finished epoch."""
 
@@ -121,16 +124,29 @@ class Dataset(msgspec.Struct):
     format: str
     strategy: str
     order: str
+    fingerprint: str = ""
+    """Of its files, as whoever registered it found them; empty: it did not look."""
     epoch: int = 0
+    reading: str = ""
+    """How the epoch is read, as its readers say it to each other; empty while nothing is consumed."""
     consumed: RangeSet = msgspec.field(default_factory=RangeSet)
+    begun_with: RangeSet = msgspec.field(default_factory=RangeSet)
+    """What was consumed when all began to read: at the recovery point, or at the beginning of the epoch since."""
     departed: RangeSet = msgspec.field(default_factory=RangeSet)
     own: dict[str, RangeSet] = {}
+    former: Position | None = None
+    """`departed` as it was at the end of the epoch before: a save of that may be begun late."""
     held: dict[int, str] = {}
     owing: dict[str, list[int]] = {}
     revoked_in: dict[str, int] = {}
     """The generation in which a worker was last told to give something up; older acknowledgements are void."""
     reissued: int = 0
     proofs: list[Proof] = []
+    is_begun: bool = False
+    """Whether readers were ever told here where to begin."""
+    unproven: list[int] = []
+    """Epochs that were begun here, and ended unheard: a checkpoint from behind them is gone on from. In the elastic
+    order any reader knows how much they had."""
 
     @property
     def shard_count(self) -> int:
@@ -157,19 +173,34 @@ class Dataset(msgspec.Struct):
         else:
             self.revoked_in.pop(worker, None)
 
-    def begin_epoch(self, epoch: int, consumed: list[int]) -> None:
+    def begin_epoch(self, epoch: int, consumed: list[int], reading: str = "") -> None:
         """Nobody holds anything, and `consumed` (flat ranges) is all that was read."""
-        self.epoch = epoch
+        self.epoch, self.reading = epoch, reading
         self.consumed, self.departed = RangeSet.from_flat(consumed), RangeSet.from_flat(consumed)
+        self.begun_with = RangeSet.from_flat(consumed)
         self.own, self.held, self.owing, self.revoked_in, self.reissued = {}, {}, {}, {}, 0
+        self.former = None
 
     def rewind(self, position: Position | None) -> None:
-        """Go back to what a checkpoint says, or to the beginning where it says nothing of this version."""
-        if position is not None and position.version == self.version:
-            self.begin_epoch(position.epoch, position.consumed)
+        """Go back to what a checkpoint says, or to the beginning where it says nothing of this version. It may lie
+        ahead of what was heard."""
+        was_begun, self.is_begun, before = self.is_begun, True, self.epoch
+        if position is not None and position.version == self.version and _fits(position, self.total_samples):
+            self.begin_epoch(position.epoch, position.consumed, position.reading)
         else:
             self.begin_epoch(0, [])
         self.proofs = [proof for proof in self.proofs if proof.version != self.version or proof.epoch < self.epoch]
+        unheard = range(before, self.epoch) if was_begun and self.order == "elastic" else ()
+        self.unproven = [epoch for epoch in (*self.unproven, *unheard) if epoch < self.epoch][-PROOFS_KEPT:]
+
+    def prove(self, proof: Proof) -> None:
+        self.unproven = [epoch for epoch in self.unproven if epoch != proof.epoch]
+        self.proofs = sorted([*self.proofs, proof], key=lambda each: (each.version, each.epoch))[-PROOFS_KEPT:]
+
+
+def _fits(position: Position, total_samples: int) -> bool:
+    """A checkpoint that was found says of a dataset that comes later whatever it says."""
+    return not position.consumed or position.consumed[-1] <= total_samples
 
 
 class Part(msgspec.Struct):
@@ -197,11 +228,14 @@ class Attempt(msgspec.Struct):
     participants: dict[int, tuple[str, int]]
     references: list[int]
     base: dict[str, Position]
+    """What departed workers had consumed when it began."""
     status: str = "open"
     parts: dict[int, Part] = {}
     positions: dict[str, Position] = {}
     pins: list[str] = []
     place: str = ""
+    former: dict[str, Position] = {}
+    """The same of the epoch before, in the affinity order: its last step may be saved when the next has begun."""
 
     def absent(self) -> list[int]:
         """The ranks whose part has not come."""
@@ -211,6 +245,11 @@ class Attempt(msgspec.Struct):
         """Whether the part of this very process is still to come."""
         frozen = self.participants.get(member.rank)
         return member.rank not in self.parts and frozen in (("", 0), (member.worker, member.incarnation))
+
+    def is_late(self, dataset: str, position: Position) -> bool:
+        """Whether this is in the epoch that was over when the save began."""
+        former = self.former.get(dataset)
+        return former is not None and (former.version, former.epoch) == (position.version, position.epoch)
 
     def workers(self) -> tuple[str, ...]:
         """The participants by name, in rank order."""
@@ -243,6 +282,12 @@ class Point(msgspec.Struct):
     step: int
     epoch: int
     reason: str
+    newcomers: int = 0
+    """The incarnation of the first process that came after it was set."""
+    ranks: list[int] = []
+    """Those that took part when it was set."""
+    view: View = msgspec.field(default_factory=View.empty)
+    """As it was then: whose which shard was."""
 
 
 class Appointment(msgspec.Struct):
@@ -328,6 +373,12 @@ class Job(msgspec.Struct):
         """No rank saves this step: whoever still asks is told the same as the others were."""
         kept = sorted({*self.skipped, step})[-SKIPPED_KEPT:]
         self.skipped = {number: reason if number == step else self.skipped[number] for number in kept}
+
+    def is_kept_by(self, step: int) -> bool:
+        """Whether a save at this step is as good as the one that was asked for: at one that everybody stops at, none is
+        but that very one."""
+        wanted = self.appointment
+        return wanted is not None and (step == wanted.step if self.stopping else step >= wanted.step)
 
     def agree(self, step: int) -> None:
         """Where the checkpoint that was asked for will be; -1: that is open again."""

@@ -1,6 +1,7 @@
 """What a coordinator may forget when it dies: leases, open barrier rounds, deadlines, and caches.
 
-Everything here is either granted anew after a restart (leases, deadlines) or sent again by its owner (arrivals).
+Everything here is either granted anew after a restart (leases, deadlines) or sent again by its owner (arrivals, how far
+ranks are in an epoch).
 Instants are on the coordinator's monotonic clock.
 """
 
@@ -9,6 +10,7 @@ from math import inf
 
 import msgspec
 
+from strata.core.levels import Levels
 from strata.core.ownership import Ownerships
 
 
@@ -64,6 +66,51 @@ class Proposal:
 
 
 @dataclass(slots=True)
+class Reached:
+    """Elastic order: how far `ranks` say that they are in an epoch, which is known by `about`: (through, whether it is
+    over). All have reached the `least`; those `behind` no more than that. Who is `joining` is where the others are."""
+
+    about: tuple[int, int, int]
+    least: tuple[int, bool]
+    reading: str
+    """As the first of them reads it."""
+    unsaid: set[int]
+    """Ranks that have said nothing yet."""
+    ranks: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    behind: set[int] = field(default_factory=set)
+    joining: set[int] = field(default_factory=set)
+
+    def say(self, rank: int, reached: tuple[int, bool] | None) -> bool:
+        """None: it joins. Whether all have got further by that. Each is looked at once for each time that all do."""
+        before = self.least
+        if reached is not None:
+            self.joining.discard(rank)
+            self.ranks[rank] = max(reached, self.ranks.get(rank, before))
+            if reached > before:
+                self.behind.discard(rank)
+        elif rank not in self.ranks:
+            self.joining.add(rank)
+        self.unsaid.discard(rank)
+        if self.unsaid or self.behind:
+            return False
+        self.least = min(self.ranks.values(), default=before)
+        self.ranks |= dict.fromkeys(self.joining, self.least)
+        self.joining.clear()
+        self.behind = {other for other, its in self.ranks.items() if its == self.least}
+        return self.least > before
+
+
+@dataclass(slots=True)
+class Shared:
+    """Affinity order: the shares of an epoch with their ends evened out, known by `about`, and by rank how much of each
+    is read."""
+
+    about: tuple[int, int, int]
+    levels: Levels
+    read: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class JobVolatile:
     """The volatile side of one job."""
 
@@ -80,6 +127,13 @@ class JobVolatile:
     heard_since: int = 0
     """So many of the roster, from its first rank on, were heard after that."""
     proposal: Proposal | None = None
+    hurry: float = inf
+    """The save that is wanted is of no use after so many seconds."""
+    reached: dict[str, Reached] = field(default_factory=dict)
+    """By dataset."""
+    shared: dict[str, Shared] = field(default_factory=dict)
+    read_as: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
+    """Affinity order, by dataset: which epoch, and how it is read, as the first who asked said."""
     attempt_began: dict[int, float] = field(default_factory=dict)
     situation_seen: str = ""
     situation_since: float = 0.0

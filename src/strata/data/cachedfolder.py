@@ -35,6 +35,9 @@ class CachedFolder:
     def look(self, name: str) -> Seen:
         return self._folder.look(name)
 
+    def look_again(self, file: File) -> Seen:
+        return self._folder.look_again(file)
+
     def may_have_changed(self, file: File) -> bool:
         return self._folder.may_have_changed(file)
 

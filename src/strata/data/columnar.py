@@ -1,11 +1,13 @@
 """pyarrow, imported when it is first needed: `import strata.data` must work, and stay quick, without it."""
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from strata.errors import InvalidInput
 
 
+@cache
 def arrow(module: str = "") -> Any:
     """pyarrow, or one of its modules: `arrow("parquet")`."""
     try:

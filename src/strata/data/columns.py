@@ -3,11 +3,14 @@
 Columnar from the file to the batch: no row is ever a Python object, unless its type is one.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.data.files import File, Reading
+from strata.data.formats.places import Places
 from strata.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,7 +60,62 @@ class Loose:
             out[place] = value
 
 
-Column: TypeAlias = Fixed | Loose
+class Lying:
+    """Large values that are in their file still, of the block of these samples: read when a batch wants them."""
+
+    __slots__ = ("_lengths", "_starts", "file", "nbytes", "samples")
+
+    def __init__(self, file: File, places: Places, samples: tuple[int, int]) -> None:
+        self.file, self.samples = file, samples
+        self.nbytes = int(places.lengths[places.lengths > 0].sum())
+        """As if they were held: so much of the file should stay in the system's cache."""
+        self._starts, self._lengths = places.starts.tolist(), places.lengths.tolist()
+        keep_freed_memory()
+
+    def room(self, count: int) -> NDArray[Any]:
+        return np.empty(count, object)
+
+    def take(self, rows: Rows, out: NDArray[Any]) -> None:
+        with self.file.reading() as reading:
+            self.read(reading, rows).take(rows, out)
+
+    def read(self, reading: Reading, rows: Rows) -> "Taken":
+        read, starts, lengths = reading.read, self._starts, self._lengths
+        return Taken([None if lengths[row] < 0 else read(starts[row], lengths[row]) for row in rows.tolist()])
+
+
+class Taken:
+    """The values of just the rows that are wanted of a block."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: list[bytes | None]) -> None:
+        self._values = values
+
+    @property
+    def nbytes(self) -> int:
+        return sum(len(each) for each in self._values if each is not None)
+
+    def room(self, count: int) -> NDArray[Any]:
+        return np.empty(count, object)
+
+    def take(self, rows: Rows, out: NDArray[Any]) -> None:
+        for place, value in enumerate(self._values):
+            out[place] = value
+
+
+Column: TypeAlias = Fixed | Loose | Lying | Taken
+
+KEPT_FREE_BYTES = 31 << 20
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Batch after batch of large values is made and let go. glibc gives what is free at the end of a heap back to the
+    system at once, from 128 KiB on, and to get it again page by page takes longer than to read values into it. That
+    limit grows to twice the largest piece that was ever freed (of at most 32 MiB): so one is, which nobody has touched.
+    Who has set the limit (MALLOC_TRIM_THRESHOLD_) keeps it."""
+    np.empty(KEPT_FREE_BYTES, np.uint8)
 
 
 def columns_of(table: "pa.Table", what: str) -> dict[str, Column]:
@@ -72,31 +130,44 @@ def _column(values: "pa.ChunkedArray", name: str, what: str) -> Column:
     whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     if pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_decode()
-    fixed = _fixed(whole)
-    if fixed is None:
+    if not _is_numbers(whole.type):
         return Loose(whole)
-    if whole.null_count and not pa.types.is_floating(whole.type):
+    missing = _missing(whole)
+    if missing:
         raise InvalidInput(
-            f"column {name!r} has {whole.null_count:,} values that are missing in {what}, and numpy has no number for "
-            'that: leave it out of columns=, or take batches as Arrow tables (output="arrow")'
+            f"column {name!r} has {missing:,} values that are missing in {what}, and numpy has no number for that: "
+            "leave it out of columns=, or store it with numbers there, or as floats, which have NaN"
         )
-    return Fixed(fixed)
+    return Fixed(_fixed(whole))
 
 
-def _fixed(values: "pa.Array") -> NDArray[Any] | None:
-    """As numbers, if they are: without a copy, but for what Arrow keeps as bits."""
+def _is_numbers(kind: "pa.DataType") -> bool:
+    """By the type alone: a column is the same in all blocks, whatever is in them."""
     import pyarrow as pa
 
-    kind = values.type
     if pa.types.is_fixed_size_list(kind):
-        inner = values.flatten() if not values.null_count else None
-        elements = None if inner is None else _fixed(inner)
-        return None if elements is None else elements.reshape(len(values), kind.list_size, *elements.shape[1:])
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _is_numbers(kind.value_type)
+    if pa.types.is_temporal(kind):
+        return not (pa.types.is_interval(kind) or pa.types.is_time(kind))
+    return bool(pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _missing(values: "pa.Array") -> int:
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(values.type):
+        return int(values.null_count) or _missing(values.flatten())
+    return 0 if pa.types.is_floating(values.type) else int(values.null_count)
+
+
+def _fixed(values: "pa.Array") -> NDArray[Any]:
+    """Without a copy, but for what Arrow keeps as bits."""
+    import pyarrow as pa
+
+    if not pa.types.is_fixed_size_list(values.type):
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
-        return np.asarray(values.to_numpy(zero_copy_only=False)) if not pa.types.is_time(kind) else None
-    return None
+    elements = _fixed(values.flatten())
+    return elements.reshape(len(values), values.type.list_size, *elements.shape[1:])
 
 
 def _reader(values: "pa.Array") -> Any:

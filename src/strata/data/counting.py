@@ -12,12 +12,13 @@ def counted_files(path: str, format: str, progress: Progress | None, otherwise: 
     """The files of a path, as `strata.data.paths` wrote it. Where nothing is there, the error ends with what to do
     `otherwise`."""
     try:
-        return ShardFiles(count(read(path), format, progress))
+        return count(read(path), format, progress)
     except NotFound as error:
         raise NotFound(f"{error} on {socket.gethostname()}: {otherwise}") from error
 
 
-def count(path: str | list[str], format: str, progress: Progress | None = None) -> list[FileRows]:
+def count(path: str | list[str], format: str, progress: Progress | None = None) -> ShardFiles:
     """Each file in the dataset's order, also one without samples."""
     index = index_dataset(path, format, progress=progress)
-    return [FileRows(index.file(number).path, rows) for number, rows in enumerate(index.file_rows().tolist())]
+    rows = index.file_rows().tolist()
+    return ShardFiles([FileRows(index.file(number).path, each) for number, each in enumerate(rows)], index.fingerprint)

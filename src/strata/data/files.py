@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
@@ -53,6 +53,10 @@ class Folder(Protocol):
         """FileNotFoundError or NotFound if it is not there."""
         ...
 
+    def look_again(self, file: "File") -> Seen:
+        """What it looks like now. That it is as it was may be known from then on, for a while."""
+        ...
+
     def may_have_changed(self, file: "File") -> bool:
         """Whether it is time to look at it again."""
         ...
@@ -89,7 +93,7 @@ class File:
     def check(self) -> None:
         """DataChanged unless the file is still the one that was found."""
         with self._told():
-            self._compare(self.folder.look(self.name))
+            self._compare(self.folder.look_again(self))
 
     def read(self, start: int, length: int) -> "pa.Buffer":
         """So many bytes from there, off the GIL."""
@@ -104,7 +108,7 @@ class File:
         with self._told():
             found = self.folder.read_ranges(self, ranges)
             if self.folder.may_have_changed(self):
-                self._compare(self.folder.look(self.name))
+                self._compare(self.folder.look_again(self))
             return found
 
     @contextmanager
@@ -114,10 +118,15 @@ class File:
             source = self.folder.open(self, soon)
             try:
                 if self.folder.may_have_changed(self):
-                    self._compare(self.folder.look(self.name))
+                    self._compare(self.folder.look_again(self))
                 yield source
             finally:
                 source.close()
+
+    def reading(self) -> "Reading":
+        """A file of this machine, for values that are read one by one. Whether it is still the one that was found is
+        looked at in the end: nothing that was read counts before."""
+        return Reading(self)
 
     def _compare(self, now: Seen) -> None:
         if now.size != self.size:
@@ -129,17 +138,21 @@ class File:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError, NotFound):
+        except (OSError, NotFound, EOFError) as error:
+            self.tell(error)
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        """What went wrong in reading it, as an error that says so. Nothing if it says enough itself."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError | NotFound):
             self._changed("it is gone")
-        except PermissionError as error:
+        if isinstance(error, PermissionError):
             why = f"cannot read {self.path}: {error.strerror}. Whoever runs this must be allowed to"
             raise AccessDenied(why, storage=self.folder.url, key=self.name) from error
-        except OSError as error:
-            if not error.errno:  # Arrow's word for a file that makes no sense
-                raise
+        if isinstance(error, OSError) and error.errno:  # Arrow's word for a file that makes no sense has none
             why = f"cannot read {self.path}: {error.strerror}"
             raise StorageError(why, storage=self.folder.url, key=self.name) from error
-        except EOFError as error:
+        if isinstance(error, EOFError):
             self.check()
             self._changed(f"it was cut short: {error}")
 
@@ -149,6 +162,54 @@ class File:
             f"under another name: a dataset must not change under a running job",
             file=self.path,
         )
+
+
+class Reading:
+    """An open file. Each value is read into the object that is given out, off the GIL, and copied nowhere else."""
+
+    __slots__ = ("_descriptor", "_file")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        try:
+            self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            file.tell(error)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        os.close(self._descriptor)
+        if error is not None:
+            self._file.tell(error)
+        else:
+            self._file.check()
+
+    def read(self, start: int, length: int) -> bytes:
+        """Exactly so many bytes from there, or EOFError."""
+        found = os.pread(self._descriptor, length, start)
+        return found if len(found) == length else found + self._rest(start + len(found), length - len(found))
+
+    def soon(self, start: int, length: int) -> None:
+        """That much will be read from there, in pieces: the system is to fetch it in one go, if it has not got it."""
+        if hasattr(os, "posix_fadvise") and length and not self._is_cached(start + length - 1):
+            os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
+
+    def _is_cached(self, place: int) -> bool:
+        """Whether a byte can be had without waiting: to be told of what is there already takes the system longer."""
+        try:
+            return os.preadv(self._descriptor, [bytearray(1)], place, os.RWF_NOWAIT) > 0
+        except (AttributeError, OSError):  # not here, or not this file system, or not without waiting
+            return False
+
+    def _rest(self, start: int, length: int) -> bytes:
+        """The system reads at most 2 GiB at once, and less when it likes."""
+        found = os.pread(self._descriptor, length, start)
+        if not found:
+            raise EOFError(f"{length} bytes from {start} are missing")
+        return found if len(found) == length else found + self._rest(start + len(found), length - len(found))
 
 
 class LocalFolder:
@@ -169,6 +230,9 @@ class LocalFolder:
 
     def look(self, name: str) -> Seen:
         return seen_locally(os.stat(self.path_of(name)))
+
+    def look_again(self, file: File) -> Seen:
+        return self.look(file.name)
 
     def may_have_changed(self, file: File) -> bool:
         return True
@@ -218,12 +282,17 @@ class RemoteFolder:
     def look(self, name: str) -> Seen:
         return Seen(self.storage.size(name), self.storage.version(name))
 
+    def look_again(self, file: File) -> Seen:
+        """By one request, if it is as it was: of one version there is one size."""
+        asked = time.monotonic()
+        if self.storage.version(file.name) != file.version:
+            return self.look(file.name)
+        self._looked[file.name, file.version] = asked  # only then: what changed is told each time it is read
+        return Seen(file.size, file.version)
+
     def may_have_changed(self, file: File) -> bool:
-        now, key = time.monotonic(), (file.name, file.version)
-        if now - self._looked.get(key, -LOOK_AGAIN_SECONDS) < LOOK_AGAIN_SECONDS:
-            return False
-        self._looked[key] = now
-        return True
+        looked = self._looked.get((file.name, file.version))
+        return looked is None or time.monotonic() - looked >= LOOK_AGAIN_SECONDS
 
     def read_ranges(self, file: File, ranges: Ranges) -> "list[pa.Buffer]":
         try:

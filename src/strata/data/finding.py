@@ -10,7 +10,7 @@ import asyncio
 import fnmatch
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
@@ -34,18 +34,33 @@ class _Entry(NamedTuple):
     files: list[tuple[str, Seen]]
 
 
+class _Absent(NotFound):
+    """There is nothing at a path."""
+
+
 def find_files(
-    path: PathLike | Sequence[PathLike], *, suffixes: Sequence[str] = (), options: StorageOptions | None = None
+    path: PathLike | Sequence[PathLike],
+    *,
+    suffixes: Sequence[str] = (),
+    options: StorageOptions | None = None,
+    absent: Callable[[str, NotFound], None] | None = None,
 ) -> list[File]:
     """The files, in the dataset's order.
 
     Of a folder only those with one of the suffixes count, if any has one: what else lies there (a README, a licence) is
-    no data.
+    no data. `absent` is told of paths of a list that have nothing, which is an error otherwise.
     """
-    paths = [path] if isinstance(path, str | os.PathLike) else [*path]
+    paths = [os.fspath(each) for each in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
         raise InvalidInput("a dataset's path must name a file, a folder, a pattern, or a list of those: it is empty")
-    entries = [_entry(os.fspath(each), suffixes, options) for each in paths]
+    entries = []
+    for each in paths:
+        try:
+            entries.append(_entry(each, suffixes, options))
+        except _Absent as error:
+            if absent is None:
+                raise
+            absent(each, error)
     folders: dict[str, tuple[str, Folder]] = {}
     for place in dict.fromkeys(entry.place for entry in entries):
         base = _common([entry.base for entry in entries if entry.place == place], local=not place)
@@ -90,7 +105,7 @@ def _entry(path: str, suffixes: Sequence[str], options: StorageOptions | None) -
         else:
             entry = _remote(location, pattern, suffixes, options)
     if not entry.files:
-        raise NotFound(f"there are no files for a dataset in {path}")
+        raise _Absent(f"there are no files for a dataset in {path}")
     return entry
 
 
@@ -113,7 +128,7 @@ def _local(path: str, suffixes: Sequence[str]) -> _Entry:
         stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         if not _WILD.search(path):
-            raise NotFound(f"there is no file or folder {path}") from None
+            raise _Absent(f"there is no file or folder {path}") from None
         base, pattern = _split_pattern(path, os.sep)
         depth = None if "**" in pattern else len(pattern)
         return _Entry("", base, sorted(each for each in _walk(base, depth) if _matches(pattern, each[0].split("/"))))
@@ -180,28 +195,45 @@ def _remote(location: Location, pattern: list[str], suffixes: Sequence[str], opt
             return _Entry(place, base, [(name, seen)])
     start = len(base) + 1 if base else 0
     listed = [(entry.path[start:], Seen(entry.size, "")) for entry in bucket.storage.list_all(base)]
-    names = [each for each in listed if _counts(each[0].split("/"), pattern)]
+    names = [each for each in _without_folders(listed) if _counts(each[0].split("/"), pattern)]
     chosen = sorted(names) if pattern else _chosen(names, suffixes)
-    versions = background.run(_versions(bucket, [f"{base}/{name}" if base else name for name, _ in chosen]))
+    versions = background.run(_versions(bucket, base, chosen))
     return _Entry(
         place,
         base,
-        [(name, Seen(seen.size, version)) for (name, seen), version in zip(chosen, versions, strict=True)],
+        [
+            (name, Seen(seen.size, version))
+            for (name, seen), version in zip(chosen, versions, strict=True)
+            if version is not None
+        ],
     )
+
+
+def _without_folders(listed: list[tuple[str, Seen]]) -> list[tuple[str, Seen]]:
+    """Some tools put an object without bytes in the place of a folder, of the folder's name: it is no file."""
+    folders = {name[:end] for name, _ in listed for end, sign in enumerate(name) if sign == "/"}
+    return [(name, seen) for name, seen in listed if seen.size or name not in folders]
 
 
 def _counts(segments: list[str], pattern: list[str]) -> bool:
     return not any(map(_is_hidden, segments)) and (not pattern or _matches(pattern, segments))
 
 
-async def _versions(bucket: RemoteFolder, keys: list[str]) -> list[str]:
+async def _versions(bucket: RemoteFolder, base: str, listed: list[tuple[str, Seen]]) -> list[str | None]:
+    """None for one that is the place of an empty folder: its name ends with a slash, which the listing does not tell,
+    and so nothing is there under the name that it does tell."""
     lanes = asyncio.Semaphore(LOOKED_AT_ONCE)
 
-    async def version(key: str) -> str:
+    async def version(name: str, seen: Seen) -> str | None:
         async with lanes:
-            return await bucket.storage.storage.version(key)
+            try:
+                return await bucket.storage.storage.version(f"{base}/{name}" if base else name)
+            except ObjectNotFound:
+                if seen.size:
+                    raise
+                return None
 
-    return await asyncio.gather(*map(version, keys))
+    return await asyncio.gather(*(version(*each) for each in listed))
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

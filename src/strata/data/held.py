@@ -36,7 +36,7 @@ class Held:
         wanted = {}
         with self._lock:
             for block in blocks:
-                if block not in self._blocks:
+                if block not in self._blocks or self._has_failed(block):
                     self.read_count += 1
                     self._blocks[block] = self._pool.submit(self._read, block)
                 self._blocks.move_to_end(block)
@@ -59,6 +59,11 @@ class Held:
         self._blocks.clear()
         self._sizes.clear()
         self.held_bytes = 0
+
+    def _has_failed(self, block: int) -> bool:
+        """When nobody wanted it any more. What went wrong then says nothing of now: it is read again."""
+        read = self._blocks[block]
+        return block not in self._in_use and read.done() and not read.cancelled() and read.exception() is not None
 
     def _read(self, block: int) -> Decoded:
         decoded = self._decode(block)

@@ -19,11 +19,13 @@ from strata.core.permutation import check_inside
 from strata.data.cache import Cache
 from strata.data.cachedfolder import CachedFolder
 from strata.data.columnar import arrow
-from strata.data.damage import Damage
+from strata.data.damage import Damage, Misfit
 from strata.data.files import File, Folder, LocalFolder, folder_at
 from strata.data.formats import AnyFormat, format_name
 from strata.data.formats.base import Block, Numbers
-from strata.errors import DataDamaged, DataError, InvalidInput
+from strata.data.formats.places import Leaving, Parts
+from strata.data.skipping import SkippedFile
+from strata.errors import DataChanged, DataDamaged, DataError, DataMismatch, InvalidInput
 from strata.storage.backend import StorageOptions
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class DatasetIndex:
     first_row  the first sample of each block, and at the end `rows`
     first_block  the first block of each file, and at the end `blocks`
     file_of    the file of each block
+    skipped    the files that it was made without, where that was asked for
     starts, lengths  where a block is, for its format; `lengths` is in bytes, about what a block takes in memory
     """
 
@@ -78,8 +81,10 @@ class DatasetIndex:
         blocks: BlockTable,
         *,
         options: StorageOptions | None = None,
+        skipped: tuple[SkippedFile, ...] = (),
     ) -> None:
         self.format = format
+        self.skipped = skipped
         self.schema = schema
         self.file_table = files
         self.first_block = _sums(blocks.per_file)
@@ -137,18 +142,39 @@ class DatasetIndex:
         DataChanged if the file is not as it was indexed; DataDamaged if the block cannot be read.
         """
         schema, block = self._columns(columns), self.block(number)
-        file = self.file(int(self.file_of[number]))
-        first = int(self.first_row[number])
-        with told(file, first, first + block.rows):
+        file, samples = self.file_and_samples(number)
+        with told(file, *samples):
             table = self.format.read(file, block, schema)
-            if schema.names and table.num_rows != block.rows:
-                raise Damage(f"{table.num_rows} rows are there, and {block.rows} were when it was indexed")
+            if schema.names:
+                _check_rows(table.num_rows, block.rows)
             return table
+
+    def parts(self, number: int, columns: Sequence[str] | None = None) -> Parts:
+        """As `read`, but that large values of local files are left where they lie, if the format allows it."""
+        schema, block = self._columns(columns), self.block(number)
+        file, samples = self.file_and_samples(number)
+        if file.is_local and self._leaving is not None:
+            with told(file, *samples):
+                found = self._leaving.parts(file, block, schema)
+                if found is not None and schema.names:
+                    _check_rows(found.rows, block.rows)
+            if found is not None:
+                return found
+        return Parts(self.read(number, columns), {})
+
+    def no_rows(self, columns: Sequence[str] | None = None) -> "pa.Table":
+        """These columns (None: all) as `read` gives them, without a row."""
+        return self._columns(columns).empty_table()
 
     def place_of(self, number: int) -> str:
         """Where a block is, as people say it."""
+        file, samples = self.file_and_samples(number)
+        return f"{file.path} ({_numbers(samples)})"
+
+    def file_and_samples(self, number: int) -> tuple[File, tuple[int, int]]:
+        """The file of a block; its first sample, and the one behind its last."""
         first, end = self.first_row[number : number + 2].tolist()
-        return f"{self.file(int(self.file_of[number])).path} (samples {first} to {end - 1})"
+        return self.file(int(self.file_of[number])), (first, end)
 
     def check_columns(self, columns: Sequence[str] | None) -> None:
         """InvalidInput unless the dataset has them."""
@@ -189,6 +215,11 @@ class DatasetIndex:
         ]
         return found
 
+    @cached_property
+    def _leaving(self) -> Leaving | None:
+        """The format, if it can leave large values where they are: to ask it each time takes a while."""
+        return self.format if isinstance(self.format, Leaving) else None
+
     def _columns(self, columns: Sequence[str] | None) -> "pa.Schema":
         if columns is None:
             return self.schema
@@ -196,7 +227,12 @@ class DatasetIndex:
         if unknown or isinstance(columns, str):
             raise InvalidInput(f"the dataset has no columns {unknown or columns!r}: it has {self.schema.names}")
         wanted = {*columns}
-        return arrow().schema([field for field in self.schema if field.name in wanted])
+        return arrow().schema([field for field in self.schema if field.name in wanted], self.schema.metadata)
+
+
+def _check_rows(found: int, then: int) -> None:
+    if found != then:
+        raise Damage(f"{found} rows are there, and {then} were when it was indexed")
 
 
 def _sums(counts: Numbers) -> Numbers:
@@ -207,13 +243,25 @@ def _sums(counts: Numbers) -> Numbers:
 @contextmanager
 def told(file: File, first: int | None = None, end: int | None = None) -> Iterator[None]:
     """What goes wrong in reading a file, as an error that names it, and the samples from the first to before `end`."""
+    samples = None if first is None or end is None else (first, end)
+    try:
+        with _damage_told(file, samples):
+            yield
+    except DataChanged as error:
+        if samples is None or error.samples is not None:
+            raise
+        what = f"{error}. It was read for {_numbers(samples)}"
+        raise DataChanged(what, file=error.file, samples=samples) from error
+
+
+@contextmanager
+def _damage_told(file: File, samples: tuple[int, int] | None) -> Iterator[None]:
     pa = arrow()
     try:
         yield
     except (Damage, pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         file.check()  # damage to a file that changed is no wonder: that it changed is what to say
-        samples = None if first is None or end is None else (first, end)
-        where = file.path + (f" (samples {samples[0]} to {samples[1] - 1})" if samples else "")
+        where = file.path + (f" ({_numbers(samples)})" if samples else "")
         why = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, MemoryError):
             raise DataError(
@@ -221,3 +269,11 @@ def told(file: File, first: int | None = None, end: int | None = None) -> Iterat
             ) from error
         what = f"{where} is damaged, or not of the format it is read as: {why}"
         raise DataDamaged(what, file=file.path, samples=samples) from error
+    except Misfit as error:
+        file.check()
+        row = (samples[0] if samples else 0) + error.row
+        raise DataMismatch(f"sample {row} in {file.path} {error}", file=file.path, samples=(row, row + 1)) from error
+
+
+def _numbers(samples: tuple[int, int]) -> str:
+    return f"samples {samples[0]} to {samples[1] - 1}"

@@ -22,6 +22,7 @@ from strata.data.columnar import arrow
 from strata.data.formats import AnyFormat
 from strata.data.formats.base import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, Numbers
 from strata.data.index import BlockTable, DatasetIndex, FileTable
+from strata.data.skipping import SkippedFile
 from strata.errors import DataDamaged, InvalidInput, NotFound, ObjectCorrupt
 from strata.storage.backend import StorageOptions
 from strata.storage.blocking import BlockingStorage
@@ -52,6 +53,7 @@ class _Stored(msgspec.Struct, frozen=True):
     starts: bytes
     lengths: bytes
     rows: bytes
+    skipped: tuple[SkippedFile, ...] = ()
 
 
 def to_bytes(index: DatasetIndex) -> bytes:
@@ -68,6 +70,7 @@ def to_bytes(index: DatasetIndex) -> bytes:
         _packed(index.starts, "<i8"),
         _packed(index.lengths, "<i8"),
         _packed(np.diff(index.first_row), "<i8"),
+        index.skipped,
     )
     plain = msgspec.msgpack.encode(stored)
     body: bytes = arrow().compress(plain, codec="zstd", asbytes=True)
@@ -172,6 +175,7 @@ def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:
             rows,
         ),
         options=options,
+        skipped=stored.skipped,
     )
 
 

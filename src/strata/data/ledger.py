@@ -5,21 +5,22 @@ sample at one place. So an epoch whose places are all counted had every sample r
 ledger cannot say what a worker did with a sample, nor of an epoch that is over which places nobody reported.
 """
 
-from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from strata.core.ids import check_id, check_int
 from strata.core.ranges import RangeSet
 from strata.data.registered import RegisteredDataset, registered
 from strata.errors import NotFound, Refused
-from strata.wire.asking import Asker
 
 TRIES = 5
 
 Gaps: TypeAlias = list[tuple[int, int]]
+
+
+class Asks(Protocol):
+    """Calls the coordinator: `strata.wire.asking.Asker`, or `strata.session.Session`."""
+
+    async def call(self, method: str, **fields: Any) -> Any: ...
 
 
 class Holder(NamedTuple):
@@ -66,7 +67,7 @@ class Verdict(NamedTuple):
         return self.consumed == self.total
 
 
-async def read_ledger(asker: Asker, dataset_id: str) -> Ledger:
+async def read_ledger(asker: Asks, dataset_id: str) -> Ledger:
     """The ledger, in as many answers as it takes: all about the same epoch, which only gains meanwhile."""
     check_id(dataset_id, "dataset_id")
     for _ in range(TRIES):
@@ -128,31 +129,3 @@ def judge(ledger: Ledger, epoch: int | None = None) -> Verdict:
         f"the ledger has nothing of epoch {epoch} of dataset {dataset.dataset_id!r}, version {dataset.version}: {has}. "
         "It keeps the last 64 that are over"
     )
-
-
-class Consumption:
-    """How much of any stretch of places is consumed: for many stretches at once."""
-
-    def __init__(self, consumed: RangeSet) -> None:
-        self._flat = consumed.to_flat()
-
-    @cached_property
-    def _edges(self) -> NDArray[np.int64]:
-        return np.array([0, *self._flat], np.int64)
-
-    @cached_property
-    def _below(self) -> NDArray[np.int64]:
-        """How many are consumed below each edge."""
-        lengths = np.diff(self._edges)
-        lengths[::2] = 0
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-    def below(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many places before each of these are consumed."""
-        at = np.searchsorted(self._edges, places, side="right") - 1
-        inside = at % 2 == 1
-        return self._below[at] + np.where(inside, places - self._edges[at], 0)
-
-    def within(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many are consumed from each start to before its end."""
-        return self.below(ends) - self.below(starts)

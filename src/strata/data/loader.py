@@ -5,15 +5,22 @@
 
 Runs of batches are put together ahead, by threads. What was put together and not given out counts for nothing: it is
 put together again after a resume.
+
+As part of a job (`dataset_id`), loaders begin where the coordinator says that all ranks go on from, and tell it what is
+consumed; where they are is in every checkpoint that is saved meanwhile. See `attendance`.
 """
 
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
+from strata.config import Config
+from strata.core.events import Position as DataPosition
 from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
 from strata.data.cache import CACHE_BYTES, Cache
 from strata.data.cursor import Cursor
@@ -21,13 +28,17 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.making import Making
 from strata.data.output import Finish, Output
-from strata.data.position import Position, beginning, order_at
+from strata.data.position import Cut, Position, batch_after, beginning, order_at, through, told_apart
 from strata.data.runs import Batch, Share
+from strata.data.skipping import MissedByWorkers, OnDamage, Skipped
+from strata.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from strata.data.workers import Shared, WorkerDataset
+    from strata.data.attendance import Attendance
+    from strata.data.joining import Source
+    from strata.data.workers import WorkerDataset
 
-T = TypeVar("T")
+logger = logging.getLogger("strata.data")
 
 MEMORY_BYTES = 1 << 30
 SHARD_SAMPLES = 10_000
@@ -38,27 +49,40 @@ class Loader(Cursor):
     """See the module. Safe to iterate by one thread at a time.
 
     dataset: an index of it (`index_dataset`, `load_index`), or where it is, and in which `format`: then it is indexed
-        first, which takes a look into each file.
+        first, which takes a look into each file. With `dataset_id`, by default where it is registered.
     global_batch_size: samples of a batch over all ranks; this one gets its share, in order.
+    dataset_id: what it is registered as (`DatasetRegistry.register`), for a loader that is part of a job: how it is
+        shuffled and cut into shards is registered, too. The first iteration waits until all ranks are there, and begins
+        where all of them go on from: so load the checkpoint before. If the job is taken back, or its ranks change,
+        StaleGeneration is raised instead of the next batch: iterate again. coordinator_url, job_id, rank, world_size:
+        by default as the environment says. One that is part of no job is rank 0 of 1 unless it is told otherwise.
+    report: how the coordinator's ledger learns what is consumed: "behind" the training, every second, or "each" batch
+        before the next is given out, for jobs that carry on where others were lost.
     columns: those that are wanted; all if None.
     map: applied to each batch, before it is turned into what `output` says, by the threads that prepare batches.
     memory_bytes: for decoded blocks, of all workers of a DataLoader together. What is put together comes on top: three
-        runs of about 8 MiB, or of one batch.
+        runs of about 8 MiB (24 MiB of large values), or of one batch.
     cache, cache_bytes: a folder where what is read from a remote storage is kept, for all processes of the machine, and
         how much of it. What was not used for longest goes first.
+    on_damage: "skip" leaves samples out of their batches that cannot be read, which are then shorter, and files out of
+        the index; `skipped` tells which. By default both are errors.
     streams, window_shards: how far samples are mixed; see docs/DATA.md. They are part of the order: a resume needs the
         same, and has them in its state.
     """
 
     def __init__(
         self,
-        dataset: DatasetIndex | str | os.PathLike[str] | Sequence[str],
-        global_batch_size: int,
+        dataset: "Source | None" = None,
+        global_batch_size: int = 0,
         *,
-        rank: int = 0,
-        world_size: int = 1,
-        shuffle: bool = True,
-        seed: int = 0,
+        dataset_id: str | None = None,
+        coordinator_url: str | None = None,
+        job_id: str | None = None,
+        report: Literal["behind", "each"] = "behind",
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool | None = None,
+        seed: int | None = None,
         epoch: int = 0,
         tail: Tail = "drop",
         shard_size: int | None = None,
@@ -72,33 +96,65 @@ class Loader(Cursor):
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int = CACHE_BYTES,
         format: str = "",
+        on_damage: OnDamage = "raise",
     ) -> None:
-        index = dataset if isinstance(dataset, DatasetIndex) else index_dataset(dataset, format)
-        self.index = index if cache is None else index.cached(Cache(cache, cache_bytes))
-        layout = ShardLayout(self.index.rows, shard_size_for(self.index) if shard_size is None else shard_size)
-        position = beginning(
-            self.index.fingerprint,
-            layout,
-            global_batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            streams=streams,
-            window_shards=window_shards,
-            tail=tail,
-            epoch=epoch,
-        )
-        self._share = Share.of(rank, world_size)
-        self.index.check_columns(columns)
-        self._making = Making(
-            self.index,
-            self._share,
-            columns,
-            Finish(output, map),
-            memory_bytes=memory_bytes,
-            threads=threads or min(4, os.cpu_count() or 1),
-        )
-        self._shared: Shared | None = None
+        self._is_told_each = check_report(report)
+        self._attendance: Attendance | None = None
+        if dataset_id is not None:
+            from strata.data.attendance import attend
+
+            said = {"job_id": job_id, "rank": rank, "world_size": world_size}
+            self._attendance = attend(dataset_id, coordinator_url, **said)
+        with ExitStack() as unless_made:
+            unless_made.callback(self._leave)
+            self.index, cut = self._found(dataset, format, Cut(shuffle, seed, shard_size), on_damage)
+            self.index.check_columns(columns)
+            shard_size = shard_size_for(self.index) if cut.shard_size is None else cut.shard_size
+            position = beginning(
+                self.index.fingerprint,
+                ShardLayout(self.index.rows, shard_size),
+                global_batch_size,
+                seed=cut.seed or 0,
+                shuffle=cut.shuffle is not False,
+                streams=streams,
+                window_shards=window_shards,
+                tail=tail,
+                epoch=epoch,
+            )
+            if cache is not None:
+                self.index = self.index.cached(Cache(cache, cache_bytes))
+            if (dataset_id, rank, world_size) == (None, None, None):
+                _warn_of_launcher()
+            self._share = Share.of(rank or 0, 1 if world_size is None else world_size)
+            self._making = Making(
+                self.index,
+                self._share,
+                columns,
+                Finish(output, map, self.index.schema),
+                memory_bytes=memory_bytes,
+                threads=threads or min(4, os.cpu_count() or 1),
+                on_damage=on_damage,
+            )
+            unless_made.pop_all()
+        self._missed: MissedByWorkers | None = None
+        self._is_resumed = False
         super().__init__(position)
+        if self._attendance is not None:
+            self._attendance.reading = position.reading
+
+    def _found(self, dataset: "Source | None", format: str, cut: Cut, on_damage: OnDamage) -> tuple[DatasetIndex, Cut]:
+        """The files, and how they are cut: as it was said, or as it is registered, with all of them."""
+        if self._attendance is not None:
+            return self._attendance.source(dataset, format, cut)
+        if dataset is None:
+            raise InvalidInput("say which dataset: where it is, an index of it, or the dataset_id of a registered one")
+        if not isinstance(dataset, DatasetIndex):
+            dataset = index_dataset(dataset, format, on_damage=on_damage)
+        return dataset, cut
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker of a DataLoader, which has no part in the job."""
+        return {**self.__dict__, "_attendance": None}
 
     # -- what it is --------------------------------------------------------------------------------------------------
 
@@ -107,6 +163,13 @@ class Loader(Cursor):
         """More than there are if `memory_bytes` is too small for the order, or after more than one epoch."""
         return self._making.held().read_count
 
+    @property
+    def skipped(self) -> Skipped:
+        """What was left out, if `on_damage` is "skip"."""
+        blocks = self._making.skipped()
+        by_workers = 0 if self._missed is None else self._missed.samples
+        return Skipped(by_workers + sum(each.left_out for each in blocks), blocks, self.index.skipped)
+
     def __len__(self) -> int:
         """The batches of an epoch."""
         return self._order.batches
@@ -114,6 +177,11 @@ class Loader(Cursor):
     @property
     def global_batch_size(self) -> int:
         return self._position.global_batch_size
+
+    @property
+    def is_of_a_job(self) -> bool:
+        """Whether a coordinator is told what it gives out (`dataset_id`)."""
+        return self._attendance is not None
 
     @property
     def share(self) -> Share:
@@ -125,7 +193,14 @@ class Loader(Cursor):
         return self._order.places(batch, *self._share)
 
     def close(self) -> None:
+        """Lets go of memory and threads. It gives no batches any more, and `state_dict` still says where it stands."""
         self._making.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        attendance, self._attendance = self._attendance, None
+        if attendance is not None:
+            attendance.close()
 
     def __enter__(self) -> Self:
         return self
@@ -138,67 +213,180 @@ class Loader(Cursor):
     def __iter__(self) -> Iterator[Any]:
         """The rest of the epoch that it is in. When that is at its end, the next is. What `map` raises, or an error in
         the data, ends it: the batch that could not be made is the next one still."""
-        moves, epoch = self._moves, self.epoch
+        self._starting()
+        moves, epoch = self._iterated(), self.epoch
         for number, batch in self._making.batches(self._order, range(self.batch, len(self))):
             self._give(epoch, number + 1)
             yield batch
             if self._moves != moves:
-                return  # it was sent elsewhere meanwhile
-        self.set_epoch(epoch + 1)
+                return
+            self._worked_on()
+        self._go_to(self._position.at(epoch + 1, 0))
+        self._worked_on()
+
+    # -- in a checkpoint ---------------------------------------------------------------------------------------------
+
+    def data_position(self) -> DataPosition:
+        """Where it stands, as a checkpoint has it beside the state: see `CheckpointManager.reads`. The end of an epoch
+        is the beginning of the next."""
+        epoch, consumed = self._reached()
+        return DataPosition(0, epoch, [0, consumed] if consumed else [], self._position.reading)
+
+    def go_on_from(self, where: DataPosition) -> None:
+        """As `load_state_dict`, from there."""
+        if where.consumed and where.reading != self._position.reading:
+            raise InvalidInput(f"epoch {where.epoch} {told_apart(where.reading, self._position.reading)}")
+        self._go_to(self._position.at(where.epoch, 0))
+        self._go_to(self._position.at(where.epoch, batch_after(self._order, sum(where.consumed[1::2]))))
+
+    def _reached(self) -> tuple[int, int]:
+        is_over = self.batch == len(self)
+        return (self.epoch + 1, 0) if is_over else (self.epoch, through(self._order, self.batch))
+
+    # -- as part of a job --------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Go where all ranks of the job go on from, once they are all there. To iterate does that by itself."""
+        self._starting()
+
+    def set_epoch(self, epoch: int) -> None:
+        if self._attendance is not None and (epoch, 0) != (self.epoch, self.batch):
+            raise InvalidInput(
+                f"the job is at batch {self.batch} of epoch {self.epoch}, and all its ranks go on from there: to read "
+                "another epoch, go back to a checkpoint of it"
+            )
+        super().set_epoch(epoch)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._is_resumed = True
+
+    def finish(self) -> None:
+        """What it gave out last was worked on, and nothing more will be asked for: the ledger learns that by `close`,
+        which it else does when the next batch is asked for."""
+        if self._attendance is not None and not self._attendance.is_fresh:
+            if self.batch == len(self):
+                self._go_to(self._position.at(self.epoch + 1, 0))
+            self._attendance.consumed(self.epoch, through(self._order, self.batch))
+
+    def rejoin(self) -> None:
+        """In a job that carries on where others are lost, after a step that was not completed: the next iteration
+        begins where the ledger says that all ranks are. All of them have to do that."""
+        if self._attendance is None:
+            raise InvalidInput("this loader is part of no job: it goes on where it stopped, or load_state_dict says")
+        self._attendance.forget()
+
+    def _starting(self) -> None:
+        attendance = self._attendance
+        if attendance is None:
+            return
+        attendance.look()
+        if not attendance.is_fresh and not self._is_resumed:
+            return
+        if attendance.is_fresh:
+            standing = attendance.begin(through(self._order, len(self)))
+            self._share = standing.share
+            self._making.take(standing.share)
+        epoch, consumed = attendance.reached
+        batch = batch_after(self._order, consumed)
+        there = (epoch, batch) if batch < len(self) else (epoch + 1, 0)
+        here = self.epoch, self.batch
+        if not self._is_resumed:
+            self._go_to(self._position.at(*there))
+        elif here < there:
+            raise InvalidInput(
+                f"the loader's state says batch {here[1]} of epoch {here[0]}, and the job is at batch {there[1]} of "
+                f"epoch {there[0]}: load the checkpoint that all ranks go on from (CheckpointManager.load), and take "
+                "the loader's state from there, or none"
+            )
+        self._is_resumed = False
+        self._say_where()
+        self._worked_on()
+
+    def _worked_on(self) -> None:
+        attendance = self._attendance
+        if attendance is not None:
+            attendance.consumed(self.epoch, through(self._order, self.batch), at_once=self._is_told_each)
+            attendance.check()
 
     # -- in the workers of a DataLoader ------------------------------------------------------------------------------
 
     def dataset(self) -> "WorkerDataset":
         """For `DataLoader(loader.dataset(), batch_size=None, num_workers=…)`, which is iterated with `over`. Spawned
         workers need a `map` that can be pickled."""
-        from strata.data.workers import Shared, WorkerDataset
+        from strata.data.workers import WorkerDataset
 
-        if self._shared is None:
-            self._shared = Shared(self.epoch, self.batch)
+        self.go_to_workers()
+        self._share_out()
         return WorkerDataset(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        self._is_counted = self._is_counted and (self._shared is None or self._shared.is_counted)
-        return super().state_dict()
+    def go_to_workers(self) -> None:
+        """Copies of it will be made, which count together what they leave out."""
+        if self._missed is None:
+            self._missed = MissedByWorkers()
+
+    def _missing_in(self, worker: int) -> Callable[[int], None] | None:
+        return None if self._missed is None else partial(self._missed.add, worker)
 
     def batches_here(self) -> Iterator[Any]:
         """The rest of the epoch, for somebody who gives it out."""
         self._asked()
-        return self._from(self._position, 0, 1)
+        return self._from(self._position, 0, 1, None)
 
     def batches_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
         """In a worker's copy of this loader: its batches of the iteration that begins now."""
-        assert self._shared is not None, "only a dataset goes to workers"
-        where = self._position.at(*self._shared.begun((self.epoch, self.batch)))
-        return self._from(where, worker, workers)
+        epoch, batch = self._begun_in_worker()
+        return self._from(self._position.at(epoch, batch), worker, workers, self._missing_in(worker))
 
-    def _from(self, where: Position, worker: int, workers: int) -> Iterator[Any]:
+    def _from(
+        self, where: Position, worker: int, workers: int, on_missing: Callable[[int], None] | None
+    ) -> Iterator[Any]:
         order = order_at(where)
         numbers = range(min(where.batch + worker, order.batches), order.batches, workers)
-        return (batch for _, batch in self._making.batches(order, numbers, workers))
+        return (batch for _, batch in self._making.batches(order, numbers, workers, on_missing))
 
-    def _begin(self, data_loader: Iterable[T]) -> Iterator[T]:
-        return iter(data_loader) if self._shared is None else self._shared.begin(partial(iter, data_loader))
+    def maker(self, epoch: int, worker: int | None = None, among: int = 1) -> Callable[[int], Any]:
+        """Makes any batch of an epoch by itself, for who gives them out: a worker, one of so many."""
+        on_missing = None if worker is None else self._missing_in(worker)
+        return self._making.maker(order_at(self._position.at(epoch, 0)), among, on_missing)
 
-    def _ended(self) -> None:
-        self._tell()
+    def passed(self) -> None:
+        """Its next batch was given out by somebody else; after the last of an epoch, the first of the next."""
+        if self.batch == len(self):
+            self._go_to(self._position.at(self.epoch + 1, 0))
+        self._count()
 
     def _give(self, epoch: int, given: int) -> None:
         super()._give(epoch, given)
-        if not self._is_over:  # workers that begin late begin where `over` did
-            self._tell()
-        if self._shared is not None:
-            self._shared.counted()
+        self._say_where()
 
     def _go_to(self, position: Position) -> None:
         super()._go_to(position)
-        self._tell()
-        if self._shared is not None:
-            self._shared.counted()
+        self._say_where()
 
-    def _tell(self) -> None:
-        if self._shared is not None:
-            self._shared.tell(self.epoch, self.batch)
+    def _say_where(self) -> None:
+        """What a checkpoint has that is saved now."""
+        if self._attendance is not None and not self._attendance.is_fresh:
+            self._attendance.at(*self._reached())
+
+
+def _warn_of_launcher() -> None:
+    """What is part of no job takes no place from the environment: a launcher starts evaluations and sweeps, too."""
+    launched = Config({}, os.environ)
+    if (launched["world_size"] or 1) > 1:
+        logger.warning(
+            "the launcher says that this is rank %s of %s, and this loader gives each of them all samples: give it "
+            "rank and world_size, or world_size=1 if that is meant",
+            launched["rank"],
+            launched["world_size"],
+        )
+
+
+def check_report(report: str) -> bool:
+    """Whether each batch is told before the next is given out."""
+    if report not in ("behind", "each"):
+        raise InvalidInput(f'report must be "behind" or "each", not {report!r}')
+    return report == "each"
 
 
 def shard_size_for(index: DatasetIndex) -> int:

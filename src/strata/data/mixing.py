@@ -10,15 +10,20 @@ point, and what comes next follows from how many of each were given out, and fro
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from strata.core.ids import check_int
 from strata.core.mix import check_seed, subkey
+from strata.data.giving import Giving
 from strata.data.loader import Loader
 from strata.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from strata.data.workers import EndlessDataset
 
 FORMAT = "strata-mix-1"
 
@@ -33,7 +38,7 @@ class _Mixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     format: str = FORMAT
 
 
-class Mix:
+class Mix(Giving):
     """See the module. Safe to iterate by one thread at a time; its loaders are iterated by nobody else meanwhile.
 
     loaders: each with its weight; only how large weights are beside each other matters. All have batches of the same
@@ -47,7 +52,7 @@ class Mix:
         self._seed = check_seed(seed)
         _check_alike(self._loaders, check_int(global_batch_size, "global_batch_size", least=1))
         self._given = [0] * len(self._loaders)
-        self._moves = 0
+        super().__init__()
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -57,11 +62,11 @@ class Mix:
     @property
     def next(self) -> int:
         """The loader that the next batch is of, counted from 0."""
-        instants = [self._instant(number) for number in range(len(self._loaders))]
-        return instants.index(min(instants))
+        return self._next(self._given)
 
     def state_dict(self) -> dict[str, Any]:
         """What was given out is consumed, and nothing else. The same on all ranks."""
+        self._check_counted()
         states = [loader.state_dict() for loader in self._loaders]
         mixed = _Mixed(seed=self._seed, weights=self._weights, given=[*self._given], loaders=states)
         return msgspec.structs.asdict(mixed)
@@ -82,16 +87,17 @@ class Mix:
                 loader.load_state_dict(each)  # all or none
             raise
         self._given = [*found.given]
-        self._moves += 1
+        self._moved()
 
     def __iter__(self) -> Iterator[Any]:
         """Batches without end. An error of a loader ends it: the batch that could not be made is the next one still."""
-        moves = self._moves
+        moves = self._iterated()
         under_way: dict[int, Iterator[Any]] = {}
         while self._moves == moves:
             number = self.next
             batch = self._batch_of(number, under_way)
             self._given[number] += 1
+            self._gave()
             yield batch
 
     def _batch_of(self, number: int, under_way: dict[int, Iterator[Any]]) -> Any:
@@ -104,10 +110,69 @@ class Mix:
             del under_way[number]
         raise InvalidInput(f"loader {number} of the mix gives no batches any more")
 
-    def _instant(self, number: int) -> float:
-        given = self._given[number]
+    def _next(self, given: list[int]) -> int:
+        """The loader that comes next, when so many were given out of each."""
+        instants = [self._instant(number, count) for number, count in enumerate(given)]
+        return instants.index(min(instants))
+
+    def _instant(self, number: int, given: int) -> float:
         drawn: float = (subkey(self._seed, number, given) >> 11) / (1 << 53)
         return (given + drawn) / self._weights[number]
+
+    # -- in the workers of a DataLoader ------------------------------------------------------------------------------
+
+    def dataset(self) -> "EndlessDataset":
+        """For `DataLoader(mix.dataset(), batch_size=None, num_workers=…)`, which is iterated with `over`."""
+        from strata.data.workers import EndlessDataset
+
+        if any(loader.is_of_a_job for loader in self._loaders):
+            raise InvalidInput("a mix of loaders with a dataset_id has no part for workers: iterate the mix itself")
+        for loader in self._loaders:
+            loader.go_to_workers()
+        self._share_out()
+        return EndlessDataset(self)
+
+    def batches_here(self) -> Iterator[Any]:
+        """From where it stands, for somebody who gives them out."""
+        self._asked()
+        return self._from(self._where(), None, 1)
+
+    def batches_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
+        """In a worker's copy of this mix: its batches of the iteration that begins now."""
+        return self._from(self._begun_in_worker(), worker, workers)
+
+    def _from(self, where: tuple[int, ...], worker: int | None, workers: int) -> Iterator[Any]:
+        """One batch at a time: which of a loader's are this worker's is as irregular as the mix."""
+        given, places = [*where[: len(self._loaders)]], [*where[len(self._loaders) :]]
+        makers: dict[int, tuple[int, Callable[[int], Any]]] = {}
+        for turn in count():
+            number = self._next(given)
+            given[number] += 1
+            epoch, batch = places[2 * number : 2 * number + 2]
+            if batch == len(self._loaders[number]):
+                epoch, batch = epoch + 1, 0
+            places[2 * number : 2 * number + 2] = epoch, batch + 1
+            if turn % workers == (worker or 0):
+                if number not in makers or makers[number][0] != epoch:
+                    makers[number] = epoch, self._loaders[number].maker(epoch, worker, workers)
+                yield makers[number][1](batch)
+
+    @property
+    def _name(self) -> str:
+        return "mix"
+
+    def _where(self) -> tuple[int, ...]:
+        """What was given of each, and then the epoch and batch of each."""
+        return (*self._given, *(place for loader in self._loaders for place in (loader.epoch, loader.batch)))
+
+    def _count(self) -> None:
+        number = self.next
+        self._loaders[number].passed()
+        self._given[number] += 1
+        self._gave()
+
+    def _at_end(self) -> None:
+        raise InvalidInput("the DataLoader ended, and a mix has no end: does it get its batches from this mix?")
 
 
 def _mixed(state: Mapping[str, Any]) -> _Mixed:

@@ -1,12 +1,16 @@
 """What batches are given as: numpy arrays, Arrow tables or torch tensors, without a copy where the type allows it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from strata.data.runs import Batch
 from strata.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Output: TypeAlias = Literal["numpy", "arrow", "torch"]
 
@@ -14,11 +18,15 @@ Output: TypeAlias = Literal["numpy", "arrow", "torch"]
 class Finish:
     """What is done with each batch when it is made. A class, so that it can be pickled if `map` can."""
 
-    def __init__(self, output: Output, map: Callable[[Batch], Any] | None) -> None:
-        """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone."""
+    def __init__(self, output: Output, map: Callable[[Batch], Any] | None, schema: "pa.Schema | None" = None) -> None:
+        """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone.
+        `schema` is what they are before: without `map`, text and the like in tables is of its types, whatever is in a
+        batch."""
         if output not in _MADE:
             raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
         self._make, self._map = _MADE[output], map
+        if output == "arrow" and schema is not None and map is None:
+            self._make = partial(_arrow, types={field.name: field.type for field in schema})
 
     def __call__(self, batch: Batch) -> Any:
         mapped = batch if self._map is None else self._map(batch)
@@ -29,15 +37,18 @@ def _numpy(batch: Batch) -> Any:
     return batch
 
 
-def _arrow(batch: Batch) -> Any:
+def _arrow(batch: Batch, types: "dict[str, pa.DataType] | None" = None) -> Any:
     import pyarrow as pa
 
-    return pa.table({name: _arrow_column(values) for name, values in batch.items()})
+    known = types or {}
+    return pa.table({name: _arrow_column(values, known.get(name)) for name, values in batch.items()})
 
 
-def _arrow_column(values: Any) -> Any:
+def _arrow_column(values: Any, type: "pa.DataType | None") -> Any:
     import pyarrow as pa
 
+    if type is not None and values.dtype.hasobject:  # of objects, of which there may be none to tell the type by
+        return pa.array(values, type.value_type if pa.types.is_dictionary(type) else type)
     if not isinstance(values, np.ndarray) or values.ndim == 1:
         return pa.array(values)
     inner = values.reshape(-1)

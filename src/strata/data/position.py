@@ -1,7 +1,7 @@
 """Where a loader stands, and everything that its order depends on: small, plain, and the same on all ranks."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -16,6 +16,14 @@ OPEN_SHARE = 4
 _FIXED = ("total_samples", "shard_size", "global_batch_size", "seed", "shuffle", "streams", "window_shards", "tail")
 
 
+class Cut(NamedTuple):
+    """How samples are cut into shards and ordered, as far as it was said."""
+
+    shuffle: bool | None
+    seed: int | None
+    shard_size: int | None
+
+
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`batch` is the next one of the epoch."""
 
@@ -28,12 +36,18 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     streams: int
     window_shards: int
     tail: Tail
-    epoch: int
-    batch: int
+    epoch: Annotated[int, msgspec.Meta(ge=0)]
+    batch: Annotated[int, msgspec.Meta(ge=0)]
     format: str = FORMAT
 
     def at(self, epoch: int, batch: int) -> Self:
         return msgspec.structs.replace(self, epoch=epoch, batch=batch)
+
+    @property
+    def reading(self) -> str:
+        """All that the batches of an epoch depend on, beyond what is registered of a dataset: for people, too."""
+        order = f"global_batch_size={self.global_batch_size}, streams={self.streams}"
+        return f"{order}, window_shards={self.window_shards}, tail={self.tail}, data={self.fingerprint[:32]}"
 
     def plain(self) -> dict[str, Any]:
         return msgspec.structs.asdict(self)
@@ -77,9 +91,22 @@ def beginning(
     )
 
 
+def told_apart(then: str, now: str) -> str:
+    """In what two readings differ, to be said of an epoch that was begun with the first; and what to do."""
+    ours = now.split(", ")
+    before = [each for each in then.split(", ") if each not in ours]
+    after = [each for each in ours if each not in then.split(", ")]
+    is_other = any(each.startswith("data=") for each in after)
+    data = " The data is not the same: its files, or their numbers of rows or columns, differ." if is_other else ""
+    return (
+        f"was begun with {', '.join(before) or 'nobody knows what'}, and this loader has {', '.join(after)}: an epoch "
+        f"cannot go on in another order than it began.{data} Go on with the same; change it when the epoch is over"
+    )
+
+
 def resumed(own: Position, found: Position) -> Position:
     """Where a loader that was made like `own` goes on. InvalidInput if that would give other samples than were left. At
-    the beginning of an epoch none are left over, and it may be read in another order."""
+    the beginning of an epoch, and at its end, none are left over, and what comes may be read in another order."""
     if found.fingerprint != own.fingerprint:
         raise InvalidInput(
             "the data is not what it was when this state was saved: files, their numbers of rows or columns differ "
@@ -88,6 +115,8 @@ def resumed(own: Position, found: Position) -> Position:
     if found.batch == 0:
         return own.at(found.epoch, 0)
     others = [name for name in _FIXED if getattr(own, name) != getattr(found, name)]
+    if others and found.batch >= order_at(found).batches:
+        return own.at(found.epoch + 1, 0)
     if others:
         told = ", ".join(f"{name} {getattr(found, name)!r} then, {getattr(own, name)!r} now" for name in others)
         raise InvalidInput(
@@ -103,6 +132,16 @@ def streams_for(layout: ShardLayout, global_batch_size: int, window_shards: int,
         return 1
     most = max(1, min(MAX_STREAMS, layout.shard_count // (OPEN_SHARE * max(1, window_shards))))
     return max(each for each in range(1, most + 1) if global_batch_size % each == 0)
+
+
+def through(order: ElasticOrder, batch: int) -> int:
+    """So many places of the epoch's order are consumed when so many batches are."""
+    return min(batch * order.global_batch_size, order.order.layout.total_samples)
+
+
+def batch_after(order: ElasticOrder, consumed: int) -> int:
+    """The inverse of that, for what is consumed by an order like this one."""
+    return min(-(-consumed // order.global_batch_size), order.batches)
 
 
 def order_at(where: Position) -> ElasticOrder:

@@ -45,6 +45,8 @@ class RegisteredDataset(msgspec.Struct, frozen=True):
     order: str
     consumed_samples: int
     """Of this epoch, as far as anybody reported."""
+    fingerprint: str = ""
+    """Of its files, as whoever registered it found them; empty: it did not look."""
 
     @property
     def layout(self) -> ShardLayout:

@@ -147,7 +147,8 @@ class DatasetRegistry:
         if replaces_version is not None:
             check_int(replaces_version, "replaces_version", least=1)
         asked = cut.event(self._asker.job, dataset_id, where, format, total_samples)
-        return msgspec.structs.replace(asked, replaces=replaces_version), files
+        fingerprint = "" if files is None else files.fingerprint
+        return msgspec.structs.replace(asked, replaces=replaces_version, fingerprint=fingerprint), files
 
     async def _register(self, asked: DatasetRegisterRequested, files: ShardFiles | None, replace: bool) -> Registration:
         if check_bool(replace, "replace") and asked.replaces is None:
@@ -166,6 +167,7 @@ class DatasetRegistry:
                 strategy=asked.strategy,
                 order=asked.order,
                 replaces_version=asked.replaces,
+                fingerprint=asked.fingerprint,
             )
         except Conflict as error:
             raise Conflict(f"{error} (replace=True, or replaces_version, says so)") from None

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.ids import check_int
-from strata.core.orders import ElasticOrder
-from strata.data.held import Decoded, Held
+from strata.data.held import Held
+from strata.data.skipping import Skips
+from strata.data.stretches import Missing, Places, Stretch, remains, with_values
 from strata.errors import InvalidInput
 
 Batch: TypeAlias = dict[str, NDArray[Any]]
@@ -25,6 +26,20 @@ RUN_BYTES = 8 << 20
 MOST_BATCHES = 256
 PLAN_SAMPLES = 4096
 """Whose places are computed together, however few of them a run has: a few take as long as all of these."""
+
+
+class Order(Protocol):
+    """Samples in batches: `strata.core.orders.Order`, or `strata.data.ownbatches.Stretches`."""
+
+    @property
+    def global_batch_size(self) -> int: ...
+
+    @property
+    def batches(self) -> int: ...
+
+    def batch_size(self, batch: int) -> int: ...
+
+    def run(self, first: int, last: int, position: int, world: int, step: int = 1) -> Samples: ...
 
 
 class Locating(Protocol):
@@ -37,6 +52,7 @@ class Run(NamedTuple):
 
     edges: list[int]
     columns: dict[str, NDArray[Any]]
+    missing: Missing
 
     def batches(self) -> Iterator[Batch]:
         columns = list(self.columns.items())
@@ -58,7 +74,7 @@ class Share(NamedTuple):
         return cls(rank, world_size)
 
 
-def edges_of(order: ElasticOrder, share: Share, batches: range) -> list[int]:
+def edges_of(order: Order, share: Share, batches: range) -> list[int]:
     """Where the batches of a run begin and end among its samples."""
     edges = [0]
     for batch in batches:
@@ -71,8 +87,9 @@ def edges_of(order: ElasticOrder, share: Share, batches: range) -> list[int]:
 class Runs:
     """Puts runs together, from blocks that are held."""
 
-    def __init__(self, order: ElasticOrder, share: Share, index: Locating, held: Held) -> None:
+    def __init__(self, order: Order, share: Share, index: Locating, held: Held, skips: Skips | None = None) -> None:
         self._order, self._share, self._index, self._held = order, share, index, held
+        self._skips = skips
         self._planned = _Plan(range(0), [0], np.empty(0, np.int64))
         self._planning = threading.Lock()
 
@@ -83,19 +100,24 @@ class Runs:
         places = _by_block(blocks)
         blocks, rows = blocks[places], rows[places]
         bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)] if len(blocks) else []
-        stretches = [(int(blocks[start]), start, end) for start, end in itertools.pairwise(bounds)]
-        wanted = self._held.want([block for block, _, _ in stretches])
+        cuts = [(int(blocks[start]), start, end) for start, end in itertools.pairwise(bounds)]
+        wanted = self._held.want([block for block, _, _ in cuts])
 
         def put_together() -> Run:
             try:
-                columns = _gathered(
-                    [(wanted[block].result(), rows[start:end], start) for block, start, end in stretches], places
+                return self._put_together(
+                    edges,
+                    [Stretch(block, wanted[block].result(), rows[start:end], start, end) for block, start, end in cuts],
+                    places,
                 )
             finally:
                 self._held.done(wanted)
-            return Run(edges, columns)
 
         return put_together
+
+    def _put_together(self, edges: list[int], stretches: list[Stretch], places: Places) -> Run:
+        left = remains(edges, stretches, with_values(stretches, self._skips), places)
+        return Run(left.edges, _gathered(left.stretches, left.places), left.missing)
 
     def _plan(self, batches: range) -> tuple[list[int], Samples]:
         """Where the batches of a run begin and end among its samples, and the samples."""
@@ -133,7 +155,7 @@ class _Plan(NamedTuple):
         return [edge - edges[0] for edge in edges], self.samples[edges[0] : edges[-1]]
 
 
-def _by_block(blocks: Samples) -> NDArray[np.intp]:
+def _by_block(blocks: Samples) -> Places:
     """The places of samples, sorted by their blocks: numbers of 16 bits are sorted in a tenth of the time."""
     if not len(blocks):
         return np.empty(0, np.intp)
@@ -142,16 +164,15 @@ def _by_block(blocks: Samples) -> NDArray[np.intp]:
     return np.argsort((blocks - lowest).astype(np.uint16) if is_short else blocks, kind="stable")
 
 
-def _gathered(stretches: list[tuple[Decoded, Samples, int]], places: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
-    """`stretches` are blocks, the rows that are wanted of them, and the first of `places`, to which those go."""
+def _gathered(stretches: list[Stretch], places: Places) -> dict[str, NDArray[Any]]:
     if not stretches:
         return {}
+    found = {name: column.room(len(places)) for name, column in stretches[0].decoded.items()}
     order = np.empty_like(places)
     order[places] = np.arange(len(places))
-    found: dict[str, NDArray[Any]] = {}
-    for name, column in stretches[0][0].items():
-        gathered = column.room(len(places))
-        for decoded, rows, start in stretches:
-            decoded[name].take(rows, gathered[start : start + len(rows)])
-        found[name] = gathered if len(stretches) == 1 else gathered.take(order, 0)
+    for name, gathered in found.items():
+        for each in stretches:
+            each.decoded[name].take(each.rows, gathered[each.start : each.end])
+        if len(stretches) > 1:
+            found[name] = gathered.take(order, 0)
     return found

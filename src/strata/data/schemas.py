@@ -69,7 +69,7 @@ def union(found: Found) -> "pa.Schema":
             known, where = types.get(field.name, (field.type, path))
             wider = _wider(known, field.type)
             if wider is None:
-                raise _differ([(field.name, known, field.type)], where, path)
+                raise differ([(field.name, known, field.type)], where, path)
             types[field.name] = wider, where
     return pa.schema([(name, kind) for name, (kind, _) in types.items()])
 
@@ -82,10 +82,10 @@ def _check_same(first: "pa.Schema", first_path: str, other: "pa.Schema", other_p
     names = dict.fromkeys([*one, *two])
     differing = [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
     if differing:
-        raise _differ(differing, first_path, other_path)
+        raise differ(differing, first_path, other_path)
 
 
-def _differ(columns: list[tuple[str, Any, Any]], first_path: str, other_path: str) -> DataMismatch:
+def differ(columns: list[tuple[str, Any, Any]], first_path: str, other_path: str) -> DataMismatch:
     told = [f"{name!r} ({_told(one)} / {_told(two)})" for name, one, two in columns]
     more = f" and {len(told) - NAMED_COLUMNS} more" if len(told) > NAMED_COLUMNS else ""
     where = first_path if first_path == other_path else f"{first_path} and {other_path}"

@@ -28,7 +28,8 @@ class FileRows(NamedTuple):
 class ShardFiles:
     """The files of one dataset, in their order. Those without samples belong to nobody."""
 
-    def __init__(self, files: Iterable[FileRows]) -> None:
+    def __init__(self, files: Iterable[FileRows], fingerprint: str = "") -> None:
+        self.fingerprint = fingerprint
         self._files = [FileRows(*each) for each in files if each[1]]
         rows = np.array([each.rows for each in self._files], np.int64)
         self._ends: Indexes = np.cumsum(rows)
@@ -40,13 +41,7 @@ class ShardFiles:
 
     def check_total(self, dataset_id: str, total_samples: int, path: str) -> None:
         """DataChanged unless there are as many samples as were registered: shards would hold others than all think."""
-        if self.total_samples != total_samples:
-            raise DataChanged(
-                f"dataset {dataset_id!r} is registered with {counted(total_samples, 'sample')}, and the files in "
-                f"{path} hold {self.total_samples:,} now. If that is what is meant, register it again with "
-                "replace=True; else put back what was there",
-                file=path,
-            )
+        check_total(dataset_id, total_samples, self.total_samples, path)
 
     def of_each(self, shards: Indexes, layout: ShardLayout) -> list[list[str]]:
         """For each of these shards, the files that its samples are in."""
@@ -87,3 +82,24 @@ class ShardFiles:
         sizes = {each.rows for each in self._files[:-1]} or {self._files[-1].rows}
         size = min(sizes)
         return size if len(sizes) == 1 and self._files[-1].rows <= size else 0
+
+
+def check_same(dataset_id: str, registered: str, found: str, path: str) -> None:
+    """DataChanged if whoever registered a dataset found other files than these."""
+    if registered and registered != found:
+        raise DataChanged(
+            f"dataset {dataset_id!r} was registered when the files in {path} were others: their names, their rows or "
+            f"their columns differ (fingerprint {registered[:16]} then, {found[:16]} now). If that is what is meant, "
+            "register it again with replace=True; else put back what was there",
+            file=path,
+        )
+
+
+def check_total(dataset_id: str, registered: int, found: int, path: str) -> None:
+    if found != registered:
+        raise DataChanged(
+            f"dataset {dataset_id!r} is registered with {counted(registered, 'sample')}, and the files in {path} hold "
+            f"{found:,} now. If that is what is meant, register it again with replace=True; else put back what was "
+            "there",
+            file=path,
+        )

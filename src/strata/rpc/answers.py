@@ -1,9 +1,9 @@
 """The ends of calls, as header blocks: heads, trailers, and refusals in gRPC's words or HTTP's."""
 
-from strata.rpc.connection import OK_HEAD, OK_TRAILERS
 from strata.rpc.fields import write_fields
 from strata.rpc.head import HttpRefusal
 from strata.rpc.status import Metadata, RpcError, Status, encode_message
+from strata.rpc.usual import OK_HEAD, OK_TRAILERS
 
 GZIP_HEAD = OK_HEAD + write_fields([("grpc-encoding", "gzip")])
 

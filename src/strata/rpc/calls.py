@@ -64,18 +64,20 @@ class WireCall(Call):
             if self.deadline is not None and self.deadline <= self._began:
                 raise expired()
             response = self.method.handler(self._only_request(), self)
-            waits = _awaitable.get(type(response))
-            if waits is None:
-                waits = _awaitable[type(response)] = hasattr(response, "__await__")
-            if not waits:
-                self._answer(response)
-            elif type(response) is Later:
+            kind = type(response)
+            if kind is Later:
                 self._later = response
                 if self.deadline is not None:
                     self._watch()
                 response.then(self._settled)
-            else:
+                return
+            waits = _awaitable.get(kind)
+            if waits is None:
+                waits = _awaitable[kind] = hasattr(response, "__await__")
+            if waits:
                 self._wait_for(response)
+            else:
+                self._answer(response)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
             self.fail(error)
 
@@ -142,10 +144,11 @@ class WireCall(Call):
 
     def _answer(self, response: Any) -> None:
         protocol, stream = self._protocol, self._stream
-        payload = self.method.write(response)
+        payload = response if type(response) is bytes else self.method.write(response)
         if len(payload) > protocol.small_bytes:
             self._check_size(payload)
-        if self.initial_metadata or self.trailing_metadata or self._gzips(payload):
+        gzips = protocol.gzip_from_bytes is not None and self._gzips(payload)
+        if gzips or self.initial_metadata or self.trailing_metadata:
             self._send(payload)
             protocol.connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
         else:
@@ -240,9 +243,14 @@ class WireCall(Call):
             self._protocol.flush_soon()
 
     def _only_request(self) -> Any:
-        message = self._protocol.connection.inbox.message(self._stream)
-        if message is None or self._stream.buffer:
-            raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
+        stream = self._stream
+        message = stream.whole
+        if message is None:
+            message = self._protocol.connection.inbox.message(stream)
+            if message is None or stream.buffer:
+                raise RpcError(Status.UNIMPLEMENTED, f"{self.method.path} takes exactly one message")
+        else:
+            stream.whole = None
         return self.method.read(message)
 
     async def next_message(self) -> bytes | None:

@@ -7,8 +7,9 @@ any thread, and both used again in a forked child, which makes connections of it
 import asyncio
 import os
 import random
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -31,10 +32,16 @@ _chance = random.Random()
 """Of our own: a training run's random numbers are not drawn from behind its back."""
 
 
+FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+_is_fork_safe = True
+
+
 def _load() -> Any:
     # Its own care for forks brings down children that were forked while a call was under way, whatever they do. It is
     # not needed: a child of ours never touches what its parent had, and loads the library anew.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    global _is_fork_safe  # noqa: PLW0603  known once, when it is loaded
+    _is_fork_safe = "grpc" not in sys.modules or os.environ.get(FORK_SUPPORT) == "0"
+    os.environ.setdefault(FORK_SUPPORT, "0")
     import grpc
     import grpc.aio
 
@@ -42,6 +49,18 @@ def _load() -> Any:
 
 
 _grpc = NativePackage("grpc._cython.cygrpc", _load).module
+
+
+def is_fork_safe() -> bool:
+    """Whether this process may be forked while a call is under way, so that a stream may stay open. Where somebody else
+    has loaded grpcio before, with its own care for forks, children are brought down by it."""
+    _grpc()
+    return _is_fork_safe
+
+
+def load() -> None:
+    """The library comes with the first call otherwise, which then takes a good part of a second longer."""
+    _grpc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +177,7 @@ class Channel:
         metadata: Metadata = (),
     ) -> Response:
         """One request, one response; RpcError if there is none."""
-        return await _on_private_loop(self._call(remote, request, timeout_seconds, metadata))
+        return await background.awaited(self._call(remote, request, timeout_seconds, metadata))
 
     def stream(
         self, remote: Remote[Request, Response], *, timeout_seconds: float | None = None, metadata: Metadata = ()
@@ -167,7 +186,7 @@ class Channel:
         return ClientStream(self, remote, timeout_seconds, metadata)
 
     async def close(self) -> None:
-        await _on_private_loop(self._close())
+        await background.awaited(self._close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -323,18 +342,18 @@ class ClientStream(Generic[Request, Response]):
 
     async def send(self, request: Request) -> None:
         payload = self._remote.encode(request)
-        await _on_private_loop(self._told(lambda call: call.write(payload)))
+        await background.awaited(self._told(lambda call: call.write(payload)))
 
     async def end(self) -> None:
         """No further request."""
-        await _on_private_loop(self._told(lambda call: call.done_writing()))
+        await background.awaited(self._told(lambda call: call.done_writing()))
 
     async def receive(self) -> Response | None:
         """The next response; None after the last, if all went well. To give up waiting is to give up the stream."""
-        answer = await _on_private_loop(self._told(lambda call: call.read()))
+        answer = await background.awaited(self._told(lambda call: call.read()))
         if answer is not _grpc().aio.EOF:
             return self._remote.decode(answer)
-        await _on_private_loop(self._check())
+        await background.awaited(self._check())
         return None
 
     async def __aiter__(self) -> AsyncIterator[Response]:
@@ -344,7 +363,7 @@ class ClientStream(Generic[Request, Response]):
     async def __aenter__(self) -> Self:
         self._process = os.getpid()
         opening = self._channel.open_stream(self._remote, self._timeout_seconds, self._metadata)
-        self._call = await _on_private_loop(opening)
+        self._call = await background.awaited(opening)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -446,13 +465,6 @@ class _NotSent(Exception):
 
 def _sendable(token: object) -> bool:
     return isinstance(token, str) and token.isascii() and token.isprintable()
-
-
-async def _on_private_loop(work: Coroutine[Any, Any, T]) -> T:
-    loop = background.loop()
-    if asyncio.get_running_loop() is loop:
-        return await work
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 def translated(error: Any, address: str = "") -> RpcError:

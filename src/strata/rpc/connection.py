@@ -39,6 +39,7 @@ from strata.rpc.limits import Limits
 from strata.rpc.messages import PREFIX_BYTES
 from strata.rpc.outbox import BATCH_BYTES, Outbox
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream, Writable
+from strata.rpc.usual import OK_HEAD, OK_TRAILERS, usual
 from strata.rpc.violations import Floods, StreamViolation, Violation
 
 EARLY_KEPT = 1024
@@ -48,11 +49,8 @@ SKIPPED_KEPT = 16
 DRAIN_PING = b"strata-d"
 ALIVE_PING = b"strata-k"
 
-OK_HEAD = b"\x88\x0f\x10\x10application/grpc"
-"""`:status: 200` and `content-type`, which take no place in any table."""
-OK_TRAILERS = b"\x00\x0bgrpc-status\x010"
-_HEAD_START = frames.head.pack(len(OK_HEAD) << 8 | HEADERS, END_HEADERS, 0)[:5]
-_TRAILERS_START = frames.head.pack(len(OK_TRAILERS) << 8 | HEADERS, END_HEADERS | END_STREAM, 0)[:5]
+_HEAD_BYTES = frames.head.size
+_number = frames.uint32.pack
 _DATA_START = struct.Struct(">IBIBI")
 """A frame's head, and the prefix of a message that begins it."""
 
@@ -135,22 +133,32 @@ class Connection:
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> None:
-        """Any bytes, cut anywhere."""
+    def receive(self, data: bytes, now: float) -> Stream | None:
+        """Any bytes, cut anywhere. Most reads are one usual call and nothing else: that one is given. Of all the rest
+        there are events."""
         if self.closing:
-            return
+            return None
         self._now = self._heard = self.outbox.now = now
         self._pinged = None
-        buffer = self._rest + data if self._rest else data
+        if self._rest:
+            data = self._rest + data
+        elif self._settled and len(data) > _HEAD_BYTES:
+            word, flags, number = frames.head.unpack_from(data)
+            if flags == END_HEADERS and word & 0xFF == HEADERS:
+                after = _HEAD_BYTES + (word >> 8)
+                call = self._whole_call(number, data[_HEAD_BYTES:after], data, after, alone=True)
+                if call is not None:
+                    return call
         try:
-            position = 0 if self._greeted else self._greet(buffer)
+            position = 0 if self._greeted else self._greet(data)
             if self._greeted:
-                position = self._frames(buffer, position)
+                position = self._frames(data, position)
         except Violation as violation:
             self._fail(violation.code, violation.why)
         else:
-            if self._rest or position < len(buffer):
-                self._rest = buffer[position:]
+            if self._rest or position < len(data):
+                self._rest = data[position:]
+        return None
 
     def take_events(self) -> list[Event]:
         events, self.events = self.events, []
@@ -190,9 +198,11 @@ class Connection:
                 break
             payload = buffer[position + 9 : after]
             if flags == END_HEADERS and kind == HEADERS:
-                whole = self._whole_call(number, payload, buffer, after)
-                if whole:
-                    position = whole
+                stream = self._whole_call(number, payload, buffer, after, alone=False)
+                if stream is not None:
+                    assert stream.whole is not None
+                    position = after + _DATA_START.size + len(stream.whole)
+                    self.events.append(Called(stream))
                     continue
             position = after
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
@@ -212,33 +222,33 @@ class Connection:
                 self._break(violation.stream, violation.code)
         return position
 
-    def _whole_call(self, number: int, block: bytes, buffer: bytes, at: int) -> int:
-        """Where a usual call ends whose only message follows its head: a head seen before, and nothing out of the way.
+    def _whole_call(self, number: int, block: bytes, buffer: bytes, at: int, *, alone: bool) -> Stream | None:
+        """A usual call whose only message follows its head: a head seen before, and nothing out of the way. `alone`,
+        nothing comes behind it.
 
-        Most calls come so, and this is all that is done for them. For any other it answers 0 and has done nothing.
+        Most calls come so, and this is all that is done for them. For any other it answers None and has done nothing.
         """
-        head = self._known_head(block)
-        if head is None or len(buffer) - at < _DATA_START.size or self._block is not None:
-            return 0
+        head, size = self._known_head(block), len(buffer)
+        if head is None or size - at < _DATA_START.size or self._block is not None:
+            return None
         word, flags, data_number, flag, length = _DATA_START.unpack_from(buffer, at)
-        size = length + PREFIX_BYTES
-        end: int = at + 9 + size
-        if word != size << 8 or flags != END_STREAM or data_number != number or flag or end > len(buffer):
-            return 0
-        if not 0 < number - self._last <= 2 or not number & 1 or head.content_length not in (None, size):
-            return 0
-        if size > self.inbox.window or size > self.inbox.small_bytes:
-            return 0
-        if self.drained or len(self.streams) >= self.limits.streams:
-            return 0
+        start, inbox, streams = at + _DATA_START.size, self.inbox, self.streams
+        end, length = start + length, length + PREFIX_BYTES
+        if word != length << 8 or flags != END_STREAM or data_number != number or flag:
+            return None
+        if end > size or (alone and end < size) or not 0 < number - self._last <= 2 or not number & 1:
+            return None
+        if length > inbox.window or length > inbox.small_bytes or head.content_length not in (None, length):
+            return None
+        if self.drained or len(streams) >= self.limits.streams:
+            return None
         self._last = self._accepted = number
-        stream = self.streams[number] = Stream(number, head, self.limits.stream_window, self._peer_window)
+        stream = streams[number] = Stream(number, head, self.limits.stream_window, self._peer_window)
         stream.began = self._now
-        stream.whole = buffer[at + 9 + PREFIX_BYTES : end]
+        stream.whole = buffer[start:end]
         stream.ended = True
-        self.events.append(Called(stream))
-        self.inbox.count(size)
-        return end
+        inbox.count(length)
+        return stream
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
         if flags & (PADDED | HAS_PRIORITY):
@@ -498,13 +508,13 @@ class Connection:
             self.send(stream, b"\0" + len(message).to_bytes(4, "big") + message)
             self.finish(stream, OK_TRAILERS)
             return
-        number = stream.id
-        wire = number.to_bytes(4, "big")
-        prefix = _DATA_START.pack(size << 8 | DATA, 0, number, 0, size - PREFIX_BYTES)
-        outbox.put(b"".join((_HEAD_START, wire, OK_HEAD, prefix, message, _TRAILERS_START, wire, OK_TRAILERS)))
+        if message is not usual.message:
+            usual.frame(message)
+        outbox.put(_number(stream.id).join(usual.parts))
         outbox.window -= size
-        self._floods.answered = True
-        self._floods.answers += 1
+        floods = self._floods
+        floods.answered = True
+        floods.answers += 1
         stream.finished = True
         self._remove(stream)
 

@@ -109,13 +109,24 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         connection = self.connection
-        connection.receive(data, time.monotonic())
-        events = connection.take_events()
+        stream = connection.receive(data, time.monotonic())
+        if stream is not None and not self._working:
+            self._call(stream)
+        elif not self._take_on(connection.take_events() if stream is None else [Called(stream)]):
+            return
+        if connection.wants_flush:
+            self.flush_soon()
+        if self._reading is connection.outbox.paused:
+            self._read_or_not()
+
+    def _take_on(self, events: list[Event]) -> bool:
+        """Whether they were few enough to be seen to at once."""
+        connection = self.connection
         if self._working or len(events) > connection.limits.calls_at_once:
             self._events.extend(events)
             if not self._working:
                 self._work()
-            return
+            return False
         for event in events:
             if type(event) is not Called:
                 self._other(event)
@@ -125,10 +136,7 @@ class ServerProtocol(asyncio.Protocol):
                 self._events.extend(events[events.index(event) + 1 :])
                 self._later()
                 break
-        if connection.wants_flush:
-            self.flush_soon()
-        if self._reading is connection.outbox.paused:
-            self._read_or_not()
+        return True
 
     def eof_received(self) -> bool:
         return False

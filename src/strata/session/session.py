@@ -6,32 +6,45 @@
 
 The law: a process that was superseded never comes back; whatever it asks is refused with the reason. While the
 coordinator cannot be reached the session goes on trying, and says so once.
+
+A heartbeat is a call of its own. Beside them a stream is open, on which nothing is said: commands, and that the world
+has changed, come on it at once.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from copy import copy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
+from strata.core.events import Position
 from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataError, Superseded
 from strata.rpc import Channel, RpcError, Status
+from strata.rpc.client import is_fork_safe
+from strata.session.appointments import Appointments, Promise
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import from_rpc
 from strata.wire.remotes import remote, request_for
+
+if TYPE_CHECKING:
+    from strata.session.pulse import Pulse
 
 logger = logging.getLogger("strata.session")
 
 CALL_SECONDS = 30.0
 TRY_SECONDS = 10.0
 """The longest that one try to register or to be heard of may take."""
+BEAT_AT = 0.9
+"""Of the heartbeat interval: on the way, it is not to become late."""
 PAUSE_SECONDS = 0.1, 2.0
 """Between tries to come in: at first, and at most."""
 
 CarryOut = Callable[[pb.Command], Coroutine[Any, Any, None]]
+WhereIs = Callable[[], Position | None]
+"""None: it has not begun to read."""
 
 
 class Who(NamedTuple):
@@ -48,6 +61,29 @@ def is_silence(error: BaseException) -> bool:
     return isinstance(error, RpcError) and error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED)
 
 
+def will_pass(error: BaseException) -> bool:
+    """Whether it may be well if it is asked again: the coordinator comes back, or this worker, if it was given up."""
+    return is_silence(error) or isinstance(error, Expired | NotRegistered)
+
+
+class Place(NamedTuple):
+    """This process among those who save together, from 0 on; and a name that is the same for all of them, and for no
+    other world of the job."""
+
+    rank: int
+    size: int
+    run: str | None = None
+
+
+class Report(NamedTuple):
+    """What this process says of itself. A step or an epoch that is None it has not come to."""
+
+    state: int = pb.WORKER_STATE_UNSPECIFIED
+    step: int | None = None
+    epoch: int | None = None
+    resources: Mapping[str, float] = {}
+
+
 class Session:
     """`start` begins it, from any thread; `call` waits until it is registered; `close` leaves the job."""
 
@@ -58,13 +94,30 @@ class Session:
         self._previous: int | None = None
         self._ended: StrataError | None = None
         self._came_in = asyncio.Event()
-        self._lost = asyncio.Event()
+        self._due = asyncio.Event()
+        """The next heartbeat is, before its time."""
         self._is_silent = False
+        self.generation = 0
+        """Of the job's world, as the coordinator said it last."""
+        self.place: Place | None = None
+        """Unless rank and size are what was said: where this process is since the last recovery."""
+        self.says = Report()
+        """Told with each heartbeat."""
+        self.appointments = Appointments(self.speak)
+        self._reading: dict[str, WhereIs] = {}
         self._refusal = ""
         """Why it is not registered, if the coordinator said so."""
         self._carry_out: dict[int, list[CarryOut]] = {}
         self._under_way: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._living: Any = None
+        self._pulse: Pulse | None = None
+
+    def use(self, pulse: "Pulse") -> None:
+        """From now on a helper speaks for this process while it cannot. One is enough, whoever asks for it."""
+        if self._pulse is None:
+            pulse.start()
+            self._pulse = pulse
+            self.speak()  # it may have been registered for long, which the helper is to know
 
     def start(self) -> None:
         self._living = asyncio.run_coroutine_threadsafe(self._live(), background.loop())
@@ -77,10 +130,35 @@ class Session:
     def off(self, kind: int, carry_out: CarryOut) -> None:
         self._carry_out[kind].remove(carry_out)
 
+    def speak(self) -> None:
+        """Be heard of at once. From any thread."""
+        background.loop().call_soon_threadsafe(self._due.set)
+
+    @property
+    def incarnation(self) -> int:
+        """As which this process is registered; 0 while it is not."""
+        return 0 if self.registered is None else self.registered.incarnation
+
     @property
     def is_silent(self) -> bool:
         """Whether the coordinator did not answer when it was last asked."""
         return self._is_silent
+
+    def reads(self, dataset: str, where: "WhereIs | None") -> None:
+        """This process reads a dataset as part of the job, and `where` says how far it is; None: not any more."""
+        if where is None:
+            self._reading.pop(dataset, None)
+            return
+        if dataset in self._reading:
+            raise InvalidInput(
+                f"this process reads dataset {dataset!r} already: close the loader that does before there is another"
+            )
+        self._reading[dataset] = where
+
+    def positions(self) -> dict[str, Position]:
+        """Where this process is in each dataset that it reads, at the moment. From any thread."""
+        found = {dataset: where() for dataset, where in list(self._reading.items())}
+        return {dataset: position for dataset, position in found.items() if position is not None}
 
     async def call(self, method: str, *, within: float = CALL_SECONDS, **fields: Any) -> Any:
         """As this worker; raises what the coordinator raised, or RpcError if no answer came within so many seconds."""
@@ -107,8 +185,23 @@ class Session:
             if isinstance(found, Superseded) and self._ended is None and self.registered is not registered:
                 raise Expired(f"worker {self.who.worker!r} was given up, and has come back: {found}") from None
             if isinstance(found, Fenced):
-                self._lost.set()
+                self._due.set()
             raise found from None
+
+    async def present(self, within: float) -> pb.RegisterResponse:
+        """Its place, as soon as it has one; raises why it has none within so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                return await self._present()
+        except TimeoutError:
+            why = self._refusal or f"the coordinator at {self._channel.where} does not answer"
+            told = f"worker {self.who.worker!r} was not let in within {within:g} s: {why}"
+            raise RpcError(Status.UNAVAILABLE, told) from None
+
+    async def be_heard(self) -> None:
+        """Now. Raises what the coordinator says against it, or that it says nothing."""
+        registered = await self.present(CALL_SECONDS)
+        self._heed(await self._asked("Heartbeat", registered, TRY_SECONDS, self._told(self.appointments.promised)))
 
     async def _present(self) -> pb.RegisterResponse:
         while self.registered is None:
@@ -124,10 +217,13 @@ class Session:
         self._living.cancel()
         if self.registered is not None:
             try:
-                await self.call("Deregister", within=TRY_SECONDS, reason=reason)
+                within = PAUSE_SECONDS[1] if self._is_silent else TRY_SECONDS
+                await self.call("Deregister", within=within, reason=reason)
             except StrataError as error:
                 logger.info("the coordinator was not told that %s leaves: %s", self.who.worker, error)
         self._end(Expired(f"worker {self.who.worker!r} has left: {reason}"))
+        if self._pulse is not None:
+            self._pulse.close()
         for task in self._under_way.values():
             task.cancel()
         await self._channel.close()
@@ -154,6 +250,8 @@ class Session:
     def _end(self, error: StrataError) -> None:
         self.registered, self._ended = None, error
         self._came_in.set()
+        if self._pulse is not None:
+            self._pulse.left()
 
     def _come_back_as_another(self) -> None:
         self._nonce = secrets.token_hex(8)
@@ -161,6 +259,8 @@ class Session:
             self._previous = self.registered.incarnation
         self.registered = None
         self._came_in.clear()
+        if self._pulse is not None:
+            self._pulse.left()
 
     async def _come_in(self) -> None:
         pause, told = PAUSE_SECONDS[0], ""
@@ -189,8 +289,11 @@ class Session:
                 pause = min(PAUSE_SECONDS[1], pause * 2)
                 continue
             self.registered, self._refusal, self._is_silent = answer, "", False
-            self._lost.clear()
+            self.generation = answer.generation
+            self._due.clear()
             self._came_in.set()
+            if self._pulse is not None:
+                self._pulse.beat(answer, *self.says[:3])
             return
 
     def _is_final(self, error: StrataError) -> bool:
@@ -203,25 +306,64 @@ class Session:
         """Until the lease is lost, or the process superseded."""
         assert self.registered is not None
         registered = self.registered
+        listening = asyncio.ensure_future(self._listen(registered))
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    seconds = BEAT_AT * registered.heartbeat_seconds
+                    async with asyncio.timeout(min(seconds, PAUSE_SECONDS[1]) if self._is_silent else seconds):
+                        await self._due.wait()
+                self._due.clear()
+                await self._beat(registered)
+        finally:
+            listening.cancel()
+
+    async def _listen(self, registered: pb.RegisterResponse) -> None:
+        """That it cannot is no news: heartbeats tell whether the coordinator is there, and bring the same, later."""
+        if not is_fork_safe():
+            return
+        pause, who = PAUSE_SECONDS[0], self.who
+        me: dict[str, Any] = {"job_id": who.job, "worker_id": who.worker, "incarnation": registered.incarnation}
         while True:
-            with suppress(TimeoutError):
-                seconds = registered.heartbeat_seconds
-                async with asyncio.timeout(min(seconds, PAUSE_SECONDS[1]) if self._is_silent else seconds):
-                    await self._lost.wait()
-            self._lost.clear()
-            await self._beat(registered)
+            try:
+                async with self._channel.stream(remote("HeartbeatStream")) as stream:
+                    await stream.send(pb.HeartbeatRequest(**me, **self._told(self.appointments.promised)))
+                    async for answer in stream:
+                        pause = PAUSE_SECONDS[0]
+                        self._heed(answer)
+            except RpcError as error:
+                if error.status is Status.UNIMPLEMENTED:
+                    return
+                logger.debug("nothing is heard between heartbeats: %s", error)
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_SECONDS[1], pause * 2)
 
     async def _beat(self, registered: pb.RegisterResponse) -> None:
+        promised = self.appointments.promised
         try:
-            answer = await self._asked("Heartbeat", registered, TRY_SECONDS, {})
+            answer = await self._asked("Heartbeat", registered, TRY_SECONDS, self._told(promised))
         except (RpcError, InvalidInput) as error:  # a proxy's, or a token's that is being replaced: that passes
             if not self._is_silent:
                 logger.warning("the coordinator cannot be reached: %s", error)
             self._is_silent = True
+            if self._pulse is not None:
+                self._pulse.tick()
             return
+        if self._pulse is not None:
+            self._pulse.beat(registered, *self.says[:3])
         if self._is_silent:
             logger.warning("the coordinator is back")
         self._is_silent = False
+        self.appointments.answered(promised, answer.commands)
+        self._heed(answer)
+
+    def _told(self, promised: Promise) -> dict[str, Any]:
+        return {**self.says._asdict(), "promised_request": promised.request, "promised_step": promised.step}
+
+    def _heed(self, answer: pb.HeartbeatResponse) -> None:
+        self.generation = max(self.generation, answer.generation)
+        if self.appointments.heard(answer.commands):
+            self._due.set()
         for command in answer.commands:
             self._begin(command)
 

@@ -3,10 +3,12 @@
 import os
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 from strata import background
 from strata.config import Config
 from strata.errors import InvalidInput
+from strata.session.pulse import Pulse
 from strata.session.session import Session, Who
 from strata.wire.connecting import channel_to
 
@@ -19,25 +21,61 @@ class _Shared:
 
 _lock = threading.Lock()
 _shared: dict[tuple[int, str, str, str], _Shared] = {}
+_active: list[Session] = []
+"""Those of orchestrators, the newest last."""
 
 
-def join(config: Config, who: Who) -> Session:
-    """This process's session as that worker, which begins with the first who asks. `leave` gives it back."""
+def join(config: Config, who: Who, *, stall_seconds: float | None = None, **about: Any) -> Session:
+    """This process's session as that worker, which begins with the first who asks. `leave` gives it back. `about`: what
+    the coordinator is told of it then. With `stall_seconds`, a helper keeps heartbeats going while this process cannot,
+    for so long at most."""
     key = _key(config["coordinator_url"], who)
     with _lock:
         known = _shared.get(key)
         if known is None:
-            known = _shared[key] = _Shared(Session(channel_to(config), who), 0)
+            known = _shared[key] = _Shared(Session(channel_to(config), who, **about), 0)
             known.session.start()
         elif known.session.who != who:
             raise InvalidInput(
                 f"this process is in job {who.job!r} already, as {known.session.who}: it cannot be {who}, too"
             )
+        if stall_seconds is not None:
+            known.session.use(Pulse(config, who, stall_seconds=stall_seconds))
         known.users += 1
         return known.session
 
 
-def leave(session: Session) -> None:
+def join_again(session: Session) -> Session:
+    """For one more who needs it, until that one leaves."""
+    with _lock:
+        known = next((each for each in _shared.values() if each.session is session), None)
+        if known is None:
+            raise InvalidInput(f"worker {session.who.worker!r} has left its job")
+        known.users += 1
+        return session
+
+
+def activate(session: Session) -> None:
+    """Whoever of this process needs a session, and says nothing of its job, takes part in this one."""
+    with _lock:
+        _active.append(session)
+
+
+def deactivate(session: Session) -> None:
+    """Not any more, for the orchestrator that said so. Others of this process may stay in it."""
+    with _lock:
+        if session in _active:
+            _active.remove(session)
+
+
+def active() -> Session | None:
+    """That one. A forked child has none of its parent's."""
+    with _lock:
+        mine = {id(each.session) for key, each in _shared.items() if key[0] == os.getpid()}
+        return next((session for session in reversed(_active) if id(session) in mine), None)
+
+
+def leave(session: Session, reason: str = "it is done") -> None:
     """The last one who leaves takes the worker out of the job."""
     with _lock:
         key, known = next((each for each in _shared.items() if each[1].session is session), (None, None))
@@ -47,7 +85,7 @@ def leave(session: Session) -> None:
         if known.users:
             return
         del _shared[key]
-    background.run_while_alive(session.close)
+    background.run_while_alive(lambda: session.close(reason))
 
 
 def _key(url: str, who: Who) -> tuple[int, str, str, str]:

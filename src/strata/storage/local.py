@@ -265,8 +265,9 @@ class LocalStorage:
                 life = job.life
         except (asyncio.CancelledError, StorageUnavailable) as error:
             job.stopped = True
-            future.cancel()  # if it still waits for a thread
-            if job.started and isinstance(error, asyncio.CancelledError):
+            if not job.started:
+                future.cancel()
+            elif isinstance(error, asyncio.CancelledError):
                 await asyncio.wait({future}, timeout=self.options.timeout_seconds)
             raise
         return future.result()

@@ -18,6 +18,7 @@ Hints: TypeAlias = tuple[tuple[str, str], ...]
 _CREDENTIALS = r"(?i)InvalidAccessKeyId|credential|token request|Missing AccessKeyId|Missing SecretAccessKey"
 _BODY = re.compile(r"(?s)<\?xml.*|<Error>.*")
 _TOLD = re.compile(r"(?s)<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?")
+_TOOK = re.compile(r"\b\d+(?:\.\d+)?(?:ns|µs|ms|s)\b")
 _SECRET = re.compile(r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|token)=[^&\s\"')]+")
 
 
@@ -64,8 +65,9 @@ def _judged(names: set[str], said: str) -> tuple[type[StorageError], str, bool]:
 
 
 def _without_names(said: str, path: str) -> str:
-    """Addresses and keys are the user's words: an object called `connect-403` says nothing about the error."""
-    bare = re.sub(r"https?://\S+", "", said)
+    """Addresses and keys are the user's words: an object called `connect-403` says nothing about the error. Nor do
+    the 403 ms that it took."""
+    bare = _TOOK.sub("", re.sub(r"https?://\S+", "", said))
     return re.sub(rf"(?<![\w.-])(?:\S*/)?{re.escape(path)}(?![\w.-])", "", bare) if path else bare
 
 

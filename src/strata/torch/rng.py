@@ -5,7 +5,7 @@ that the checkpoint knows nothing of goes on as it is.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -59,6 +59,17 @@ class RngState:
                 _restore(each, tree[name]["state"])
 
         return Fit({n: None for name in fitting for n in all_new(stored[name])}, apply)
+
+
+def remembered() -> Callable[[], None]:
+    """Call what this gives, and the generators that are everybody's go on from where they are now."""
+    kept = [(each, _state(each)) for each in _for_everybody().values()]
+
+    def put_back() -> None:
+        for generator, state in kept:
+            _restore(generator, state)
+
+    return put_back
 
 
 def _for_everybody() -> dict[str, Generator]:

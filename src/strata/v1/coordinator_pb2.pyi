@@ -101,23 +101,25 @@ class RegisterResponse(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., generation: _Optional[int] = ..., term: _Optional[int] = ..., heartbeat_seconds: _Optional[float] = ..., lease_seconds: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DeregisterRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "reason")
+    __slots__ = ("job_id", "worker_id", "incarnation", "reason", "died")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DIED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    died: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ..., died: _Optional[bool] = ...) -> None: ...
 
 class DeregisterResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "state", "step", "epoch", "promised_request", "promised_step", "resources")
+    __slots__ = ("job_id", "worker_id", "incarnation", "state", "step", "epoch", "promised_request", "promised_step", "resources", "vouched")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +136,7 @@ class HeartbeatRequest(_message.Message):
     PROMISED_REQUEST_FIELD_NUMBER: _ClassVar[int]
     PROMISED_STEP_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    VOUCHED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -143,7 +146,8 @@ class HeartbeatRequest(_message.Message):
     promised_request: int
     promised_step: int
     resources: _containers.ScalarMap[str, float]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., promised_request: _Optional[int] = ..., promised_step: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    vouched: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., promised_request: _Optional[int] = ..., promised_step: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., vouched: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("generation", "commands")
@@ -154,7 +158,7 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("kind", "attempt", "step", "request", "reason")
+    __slots__ = ("kind", "attempt", "step", "request", "reason", "last")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Command.Kind]
@@ -180,12 +184,14 @@ class Command(_message.Message):
     STEP_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     kind: Command.Kind
     attempt: int
     step: int
     request: int
     reason: str
-    def __init__(self, kind: _Optional[_Union[Command.Kind, str]] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., request: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    last: bool
+    def __init__(self, kind: _Optional[_Union[Command.Kind, str]] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., request: _Optional[int] = ..., reason: _Optional[str] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatBatchRequest(_message.Message):
     __slots__ = ("job_id", "heartbeats")
@@ -218,6 +224,57 @@ class HeartbeatRefusal(_message.Message):
     reason: str
     message: str
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class GetWorldRequest(_message.Message):
+    __slots__ = ("job_id", "from_rank", "generation")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_RANK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    from_rank: int
+    generation: int
+    def __init__(self, job_id: _Optional[str] = ..., from_rank: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class GetWorldResponse(_message.Message):
+    __slots__ = ("generation", "declared_size", "term", "peers", "next_rank")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_RANK_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    declared_size: int
+    term: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    next_rank: int
+    def __init__(self, generation: _Optional[int] = ..., declared_size: _Optional[int] = ..., term: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., next_rank: _Optional[int] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("rank", "worker_id", "incarnation", "ip", "port", "gpu_count", "metadata", "draining")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    worker_id: str
+    incarnation: int
+    ip: str
+    port: int
+    gpu_count: int
+    metadata: _containers.ScalarMap[str, str]
+    draining: bool
+    def __init__(self, rank: _Optional[int] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., ip: _Optional[str] = ..., port: _Optional[int] = ..., gpu_count: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class WaitBarrierRequest(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "barrier_id", "arrival", "settled", "expected_participants", "timeout_seconds", "generation")
@@ -252,7 +309,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples")
+    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples", "fingerprint")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -265,6 +322,7 @@ class Dataset(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     version: int
     epoch: int
@@ -277,10 +335,11 @@ class Dataset(_message.Message):
     strategy: str
     order: str
     consumed_samples: int
-    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetRequest(_message.Message):
-    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "replaces_version")
+    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "replaces_version", "fingerprint")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +351,7 @@ class RegisterDatasetRequest(_message.Message):
     STRATEGY_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     REPLACES_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     dataset_id: str
     total_samples: int
@@ -303,7 +363,8 @@ class RegisterDatasetRequest(_message.Message):
     strategy: str
     order: str
     replaces_version: int
-    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., replaces_version: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., replaces_version: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetResponse(_message.Message):
     __slots__ = ("version", "epoch")
@@ -350,7 +411,7 @@ class GetLedgerRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., from_place: _Optional[int] = ...) -> None: ...
 
 class GetLedgerResponse(_message.Message):
-    __slots__ = ("dataset", "generation", "point", "consumed", "next_place", "reissued_samples", "finished", "holders")
+    __slots__ = ("dataset", "generation", "point", "consumed", "next_place", "reissued_samples", "finished", "holders", "reading", "unproven_epochs")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +420,8 @@ class GetLedgerResponse(_message.Message):
     REISSUED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
+    UNPROVEN_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     generation: int
     point: int
@@ -367,7 +430,9 @@ class GetLedgerResponse(_message.Message):
     reissued_samples: int
     finished: _containers.RepeatedCompositeFieldContainer[FinishedEpoch]
     holders: _containers.RepeatedCompositeFieldContainer[ShardHolder]
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., next_place: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedEpoch, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[ShardHolder, _Mapping]]] = ...) -> None: ...
+    reading: str
+    unproven_epochs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., next_place: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedEpoch, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[ShardHolder, _Mapping]]] = ..., reading: _Optional[str] = ..., unproven_epochs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FinishedEpoch(_message.Message):
     __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples")
@@ -428,19 +493,21 @@ class GetShardsResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ...) -> None: ...
 
 class GetAssignmentsRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id")
+    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "level")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
     dataset_id: str
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ...) -> None: ...
+    level: str
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., level: _Optional[str] = ...) -> None: ...
 
 class GetAssignmentsResponse(_message.Message):
-    __slots__ = ("version", "epoch", "generation", "point", "granted", "awaited", "revoked", "cursors", "beyond")
+    __slots__ = ("version", "epoch", "generation", "point", "granted", "awaited", "revoked", "cursors", "beyond", "levelled")
     class CursorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -464,6 +531,7 @@ class GetAssignmentsResponse(_message.Message):
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
+    LEVELLED_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     generation: int
@@ -473,7 +541,20 @@ class GetAssignmentsResponse(_message.Message):
     revoked: _containers.RepeatedScalarFieldContainer[int]
     cursors: _containers.ScalarMap[int, int]
     beyond: _containers.MessageMap[int, Ranges]
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., granted: _Optional[_Iterable[int]] = ..., awaited: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[int]] = ..., cursors: _Optional[_Mapping[int, int]] = ..., beyond: _Optional[_Mapping[int, Ranges]] = ...) -> None: ...
+    levelled: LevelledShare
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., granted: _Optional[_Iterable[int]] = ..., awaited: _Optional[_Iterable[int]] = ..., revoked: _Optional[_Iterable[int]] = ..., cursors: _Optional[_Mapping[int, int]] = ..., beyond: _Optional[_Mapping[int, Ranges]] = ..., levelled: _Optional[_Union[LevelledShare, _Mapping]] = ...) -> None: ...
+
+class LevelledShare(_message.Message):
+    __slots__ = ("ranks", "left", "edges", "read")
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    ranks: int
+    left: int
+    edges: _containers.RepeatedScalarFieldContainer[int]
+    read: int
+    def __init__(self, ranks: _Optional[int] = ..., left: _Optional[int] = ..., edges: _Optional[_Iterable[int]] = ..., read: _Optional[int] = ...) -> None: ...
 
 class Ranges(_message.Message):
     __slots__ = ("edges",)
@@ -517,7 +598,7 @@ class AcknowledgeRevocationResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportProgressRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "point", "cursors")
+    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "point", "cursors", "levelled")
     class CursorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -533,6 +614,7 @@ class ReportProgressRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
     CURSORS_FIELD_NUMBER: _ClassVar[int]
+    LEVELLED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -541,14 +623,15 @@ class ReportProgressRequest(_message.Message):
     epoch: int
     point: int
     cursors: _containers.ScalarMap[int, int]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., point: _Optional[int] = ..., cursors: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    levelled: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., point: _Optional[int] = ..., cursors: _Optional[_Mapping[int, int]] = ..., levelled: _Optional[int] = ...) -> None: ...
 
 class ReportProgressResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ReportBatchesRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "generation", "point", "through")
+    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "generation", "point", "through", "reading", "over", "joins")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -558,6 +641,9 @@ class ReportBatchesRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -567,11 +653,18 @@ class ReportBatchesRequest(_message.Message):
     generation: int
     point: int
     through: int
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., through: _Optional[int] = ...) -> None: ...
+    reading: str
+    over: bool
+    joins: bool
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., through: _Optional[int] = ..., reading: _Optional[str] = ..., over: _Optional[bool] = ..., joins: _Optional[bool] = ...) -> None: ...
 
 class ReportBatchesResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("epoch", "absent")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    absent: int
+    def __init__(self, epoch: _Optional[int] = ..., absent: _Optional[int] = ...) -> None: ...
 
 class AdvanceEpochRequest(_message.Message):
     __slots__ = ("job_id", "dataset_id", "from_epoch", "asked_by", "point")
@@ -594,14 +687,16 @@ class AdvanceEpochResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class DataPosition(_message.Message):
-    __slots__ = ("version", "epoch", "consumed")
+    __slots__ = ("version", "epoch", "consumed", "reading")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     consumed: Ranges
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ...) -> None: ...
+    reading: str
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., reading: _Optional[str] = ...) -> None: ...
 
 class BeginCheckpointRequest(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "generation", "references", "place", "skip")
@@ -944,14 +1039,23 @@ class RecoverRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ...) -> None: ...
 
 class Found(_message.Message):
-    __slots__ = ("step", "epoch", "place")
+    __slots__ = ("step", "epoch", "place", "positions")
+    class PositionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: DataPosition
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[DataPosition, _Mapping]] = ...) -> None: ...
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     step: int
     epoch: int
     place: str
-    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
+    positions: _containers.MessageMap[str, DataPosition]
+    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., place: _Optional[str] = ..., positions: _Optional[_Mapping[str, DataPosition]] = ...) -> None: ...
 
 class RecoverResponse(_message.Message):
     __slots__ = ("point", "finish_first")
@@ -962,7 +1066,7 @@ class RecoverResponse(_message.Message):
     def __init__(self, point: _Optional[_Union[RecoveryPoint, _Mapping]] = ..., finish_first: _Optional[_Union[Command, _Mapping]] = ...) -> None: ...
 
 class RecoveryPoint(_message.Message):
-    __slots__ = ("generation", "lineage", "attempt", "step", "epoch", "reason", "ranks", "point", "place")
+    __slots__ = ("generation", "lineage", "attempt", "step", "epoch", "reason", "ranks", "point", "place", "carries_on")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -972,6 +1076,7 @@ class RecoveryPoint(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     POINT_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    CARRIES_ON_FIELD_NUMBER: _ClassVar[int]
     generation: int
     lineage: int
     attempt: int
@@ -981,7 +1086,8 @@ class RecoveryPoint(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     point: int
     place: str
-    def __init__(self, generation: _Optional[int] = ..., lineage: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., point: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
+    carries_on: bool
+    def __init__(self, generation: _Optional[int] = ..., lineage: _Optional[int] = ..., attempt: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., reason: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., point: _Optional[int] = ..., place: _Optional[str] = ..., carries_on: _Optional[bool] = ...) -> None: ...
 
 class RollBackRequest(_message.Message):
     __slots__ = ("job_id", "step", "generation")
@@ -1034,12 +1140,14 @@ class ConfigureJobResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RequestCheckpointRequest(_message.Message):
-    __slots__ = ("job_id", "reason")
+    __slots__ = ("job_id", "reason", "within_seconds")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     reason: str
-    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    within_seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., within_seconds: _Optional[float] = ...) -> None: ...
 
 class RequestCheckpointResponse(_message.Message):
     __slots__ = ("request", "step")
@@ -1066,14 +1174,16 @@ class DrainWorkerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StopJobRequest(_message.Message):
-    __slots__ = ("job_id", "reason", "without_checkpoint")
+    __slots__ = ("job_id", "reason", "without_checkpoint", "within_seconds")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     reason: str
     without_checkpoint: bool
-    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., without_checkpoint: _Optional[bool] = ...) -> None: ...
+    within_seconds: float
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., without_checkpoint: _Optional[bool] = ..., within_seconds: _Optional[float] = ...) -> None: ...
 
 class StopJobResponse(_message.Message):
     __slots__ = ()

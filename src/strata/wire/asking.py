@@ -4,8 +4,10 @@ A coordinator that is being restarted is waited for, but not for ever; whatever 
 where the coordinator was looked for.
 """
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
+from strata import background
 from strata.config import Config
 from strata.core.ids import check_id
 from strata.errors import StrataError
@@ -13,6 +15,8 @@ from strata.rpc import ChannelOptions, RpcError, Status
 from strata.wire.connecting import channel_to
 from strata.wire.errors import from_rpc
 from strata.wire.remotes import remote, request_for
+
+T = TypeVar("T")
 
 
 class Asker:
@@ -45,9 +49,11 @@ class Asker:
 
     def _told(self, error: RpcError, method: str) -> StrataError:
         found = from_rpc(error)
-        if found is not error or error.status is Status.UNAVAILABLE:  # which names the address already
+        if found is not error:
             return found
-        if error.status is Status.DEADLINE_EXCEEDED:
+        if error.status is Status.UNAVAILABLE:  # which names the address already
+            why = f"{error.message}. Is the coordinator running? See COORDINATOR_URL"
+        elif error.status is Status.DEADLINE_EXCEEDED:
             why = f"the coordinator at {self.where} did not answer {method} within {self._timeout:g} s"
         else:
             why = f"the coordinator at {self.where}: {error.message}"
@@ -55,3 +61,16 @@ class Asker:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+def ask(config: Config, timeout: float, question: Callable[[Asker], Awaitable[T]]) -> T:
+    """The answer to one question, for code that is not async."""
+    asker = Asker(config, timeout)
+
+    async def answer() -> T:
+        try:
+            return await question(asker)
+        finally:
+            await asker.close()
+
+    return background.run(answer())

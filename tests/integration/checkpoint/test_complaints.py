@@ -236,21 +236,24 @@ settings = {"memory_bytes": 16 << 20} if way == "in turns" else {}
 config = CheckpointManagerConfig(incremental=way == "incremental", **settings)
 with CheckpointManager(sys.argv[1], keep_count=2, config=config) as manager:
     save(manager, 0, 15)
-    before = used()
-    save(manager, 15, 65)
-    after = used()
+    for first in range(15, 215, 50):  # a pool of threads may still be growing at first; what leaks never ends
+        before = used()
+        save(manager, first, first + 50)
+        after = used()
+        if after[0] < before[0] + (16 << 20) and after[1] <= before[1]:
+            break
 print(*before, *after)
 """
 
 
 @pytest.mark.parametrize("way", ["whole", "in turns", "incremental", "bytes"])
-def test_fifty_saves_take_no_more_memory_than_fifteen(tmp_path: Path, way: str) -> None:
+def test_fifty_saves_more_take_no_more_memory(tmp_path: Path, way: str) -> None:
     """Nor threads, nor files: not one state more is held in the end."""
     command = [sys.executable, "-c", LEAKS, str(tmp_path), way]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment(), timeout=250)
     memory, threads, files, memory_then, threads_then, files_then = map(int, done.stdout.split())
     assert memory_then < memory + 16 * MIB
-    assert threads_then <= threads + 8  # a pool may still be growing
+    assert threads_then <= threads
     assert files_then <= files
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,7 +21,7 @@ from strata.errors import (
 )
 from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
-from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 
 def arrive(client: Client, who: Any, barrier: str, expected: int, arrival: int = 1, **fields: Any) -> Any:
@@ -90,6 +91,7 @@ def test_a_job_that_is_not_there_is_told_so(client: Client) -> None:
         ("LatestCheckpoint", {}),
         ("GetShards", {"dataset_id": "d"}),
         ("GetLedger", {"dataset_id": "d"}),
+        ("GetWorld", {}),
         ("RequestCheckpoint", {}),
     ):
         with pytest.raises(NotFound, match="no job"):
@@ -139,6 +141,56 @@ def _keep_alive(client: Client, who: Any, until: Any) -> None:
     while until.is_active():
         client.heartbeat(who)
         time.sleep(0.3)
+
+
+def test_workers_find_each_other(client: Client) -> None:
+    second = client.register("w1", rank=1, world_size=3, ip="10.0.0.2", port=7001, gpu_count=8, metadata={"zone": "b"})
+    first = client.register("w0", rank=0, world_size=3, ip="10.0.0.1", port=7000)
+    world = client.call("GetWorld")
+    assert (world.generation, world.declared_size, world.term) == (first.generation, 3, first.term)
+    assert not world.HasField("next_rank")
+    assert list(world.peers) == [
+        pb.Peer(rank=0, worker_id="w0", incarnation=first.incarnation, ip="10.0.0.1", port=7000),
+        pb.Peer(
+            rank=1,
+            worker_id="w1",
+            incarnation=second.incarnation,
+            ip="10.0.0.2",
+            port=7001,
+            gpu_count=8,
+            metadata={"zone": "b"},
+        ),
+    ]
+    assert [each.rank for each in client.call("GetWorld", from_rank=1).peers] == [1]
+    assert client.call("GetWorld", generation=world.generation) == world
+    client.call("DrainWorker", worker_id="w1")
+    with pytest.raises(StaleGeneration, match="look again") as error:
+        client.call("GetWorld", generation=world.generation, from_rank=1)
+    now = client.call("GetWorld", generation=error.value.generation)
+    assert [(each.worker_id, each.draining) for each in now.peers] == [("w0", False), ("w1", True)]
+    client.call("Deregister", **from_(first))
+    assert [each.worker_id for each in client.call("GetWorld").peers] == ["w1"]
+    with pytest.raises(InvalidInput, match="from_rank must be at least 0"):
+        client.call("GetWorld", from_rank=-1)
+
+
+@pytest.mark.parametrize("server", ["strata", "grpcio"])
+def test_a_large_world_is_told_in_pages_of_one_generation(server: str, tmp_path: Path) -> None:
+    """On a coordinator of its own, whose leases are longer than it takes to register so many."""
+    with coordinator(tmp_path, "--rpc", server, "--lease-seconds", "600") as alone, Client(alone.address) as client:
+        for start in range(0, 1200, 100):
+            calls = [
+                client.start("Register", worker_id=f"w{rank}", nonce="n", rank=rank, world_size=1200, port=rank)
+                for rank in range(start, start + 100)
+            ]
+            for call in calls:
+                client.result(call)
+        first = client.call("GetWorld")
+        second = client.call("GetWorld", from_rank=first.next_rank, generation=first.generation)
+        assert (len(first.peers), first.next_rank, len(second.peers)) == (1000, 1000, 200)
+        told = [(each.rank, each.port) for each in [*first.peers, *second.peers]]
+        assert told == [(rank, rank) for rank in range(1200)]
+        assert not second.HasField("next_rank")
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -526,9 +578,23 @@ def test_an_operator_asks_for_a_checkpoint_and_every_rank_saves_at_the_same_step
     assert [[(command.kind, command.step) for command in commands] for commands in told] == [
         [(pb.Command.KIND_SAVE_AT, step)]
     ] * 2
-    client.call("StopJob", reason="budget spent")
     save(client, workers, step)
-    (stop,) = client.heartbeat(workers[0], step=step).commands
+    assert not client.heartbeat(workers[0], step=step).commands
+
+
+def test_an_operator_stops_the_job_and_every_rank_saves_at_the_same_step_before(client: Client) -> None:
+    workers = client.world(2)
+    client.call("StopJob", reason="budget spent")
+    (offer,) = client.heartbeat(workers[0], step=10).commands
+    assert (offer.kind, offer.last, offer.reason) == (
+        pb.Command.KIND_PROPOSE_SAVE,
+        True,
+        "the job stops: budget spent",
+    )
+    for who in workers:
+        client.heartbeat(who, step=10, promised_request=offer.request, promised_step=offer.step)
+    save(client, workers, offer.step)
+    (stop,) = client.heartbeat(workers[0], step=offer.step).commands
     assert (stop.kind, stop.reason) == (pb.Command.KIND_STOP, "budget spent")
 
 

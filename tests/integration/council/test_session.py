@@ -1,9 +1,11 @@
 """A worker's session with a real coordinator: through restarts of either side, silence, and another of its name."""
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from strata.errors import Expired, InvalidInput, Refused, Superseded
 from strata.rpc import RpcError
 from strata.session import Session, Who, is_silence, join, leave
 from strata.v1 import coordinator_pb2 as pb
+from tests.integration.session.scenes import eventually
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 JOB = "session"
@@ -26,13 +29,6 @@ def settings(running: CoordinatorProcess) -> Config:
 
 def call(session: Session, method: str, **fields: Any) -> Any:
     return background.run(session.call(method, **fields))
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, "it did not come to hold"
-        time.sleep(0.02)
 
 
 def workers(running: CoordinatorProcess) -> dict[str, str]:
@@ -213,3 +209,37 @@ def test_who_is_refused_for_now_is_told_why_and_not_that_nobody_answered(running
         with pytest.raises(RpcError, match="rank 0 is held by worker 'another'"):
             call(session, "ListCheckpoints", within=1.0)
     leave(session)
+
+
+FORKS = """
+import os, sys, time
+import strata.rpc.client
+strata.rpc.client.load()
+assert strata.rpc.client.is_fork_safe()
+import grpc
+channel = grpc.insecure_channel(sys.argv[1])
+grpc.channel_ready_future(channel).result(20)
+from strata import background
+from strata.config import Config
+from strata.session import Who, join, leave
+sessions = [join(Config({"coordinator_url": sys.argv[1]}, {}), Who("forks", f"w{number}")) for number in range(4)]
+for session in sessions:
+    background.run(session.call("ListCheckpoints"))
+for _ in range(int(sys.argv[2])):
+    time.sleep(0.03)
+    child = os.fork()
+    if not child:
+        time.sleep(0.05)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "a child was brought down"
+for session in sessions:
+    leave(session)
+"""
+
+
+def test_who_is_forked_beside_a_session_lives(running: CoordinatorProcess) -> None:
+    """Also where somebody else uses grpcio, too."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, running.address, "20"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stderr

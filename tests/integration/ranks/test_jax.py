@@ -39,8 +39,11 @@ def run(folder: Path, processes: int, devices: int, *more: str) -> None:
 
 @pytest.mark.parametrize(
     ("saving", "loading"),
-    [((4, 2), (2, 4)), ((2, 2), (4, 1)), ((2, 4), (1, 3))],
-    ids=["four to two", "two to four", "two to one"],
+    [
+        pytest.param((4, 2), (2, 4), marks=pytest.mark.long, id="four to two"),
+        pytest.param((2, 2), (4, 1), marks=pytest.mark.long, id="two to four"),
+        pytest.param((2, 4), (1, 3), id="two to one"),
+    ],
 )
 def test_any_layout_comes_from_any_other(tmp_path: Path, saving: tuple[int, int], loading: tuple[int, int]) -> None:
     """So many processes, each with so many devices."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 SAVED, UNTIL = 3, 6
+LONG = pytest.mark.long
 
 
 def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]:
@@ -22,7 +23,15 @@ def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("how", "saving", "loading"),
-    [("fsdp", 4, 2), ("fsdp", 2, 4), ("fsdp", 3, 1), ("ddp", 4, 2), ("ddp", 2, 3), ("hsdp", 4, 2), ("tp", 4, 3)],
+    [
+        ("fsdp", 4, 2),
+        ("hsdp", 4, 2),
+        ("tp", 4, 3),
+        ("ddp", 2, 3),
+        pytest.param("fsdp", 2, 4, marks=LONG),
+        pytest.param("fsdp", 3, 1, marks=LONG),
+        pytest.param("ddp", 4, 2, marks=LONG),
+    ],
 )
 def test_a_run_goes_on_at_another_size(tmp_path: Path, how: str, saving: int, loading: int) -> None:
     folder = tmp_path / "checkpoints"
@@ -44,6 +53,7 @@ def goes_on(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert loss == pytest.approx(before["losses"][step], rel=1e-9)
 
 
+@LONG
 def test_any_layout_comes_from_any_other(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     program = ["-m", "tests.integration.ranks.layouts", str(tmp_path)]

@@ -141,7 +141,7 @@ def test_a_part_of_a_checkpoint_is_nothing_to_go_on_from(caplog: pytest.LogCaptu
         manager.load(200)
         manager.save({}, step=201)
         assert manager.list_checkpoints() == [100, 200, 201]
-        assert "the job goes on from step 200: steps 300, 400 are left behind" in caplog.text
+        assert "the job goes on from step 200, and leaves steps 300, 400 behind" in caplog.text
 
 
 def test_two_runs_of_one_number_are_told_apart() -> None:

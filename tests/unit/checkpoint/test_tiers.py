@@ -1,17 +1,22 @@
 """A local disk before another storage: saved here, uploaded behind, loaded from the nearest."""
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.copies import View
 from strata.checkpoint.manifest import CHUNK_BYTES
+from strata.checkpoint.tiers import Tiers
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, SaveReplaced, StorageUnavailable
 from strata.storage import BlockingStorage, LocalStorage
@@ -573,6 +578,37 @@ def test_without_a_local_tier_there_is_one(tmp_path: Path) -> None:
         assert [(each.step, each.local, each.remote) for each in standing.steps] == [(1, False, True)]
 
 
+def test_what_is_committed_while_others_are_let_go_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not there when it was looked what is on the line, and then taken for something that is not."""
+    looked, go = threading.Event(), threading.Event()
+    plain = Tiers.near_view
+
+    async def slowly(tiers: Tiers) -> View:
+        found = await plain(tiers)
+        if not looked.is_set():
+            looked.set()
+            while not go.is_set():
+                await asyncio.sleep(0.001)
+        return found
+
+    with CheckpointManager(tmp_path / "far", local=tmp_path / "near") as manager:
+        for step in (0, 1):  # as many as stay
+            manager.save({"step": step}, step=step)
+        manager.wait()
+        monkeypatch.setattr(Tiers, "near_view", slowly)
+        uploader = manager._uploader
+        assert uploader is not None
+        letting_go = asyncio.run_coroutine_threadsafe(uploader.retain(far=False), background.loop())
+        assert looked.wait(20)
+        manager.save({"step": 2}, step=2)
+        go.set()
+        letting_go.result(20)
+        manager.wait()
+        assert manager.load() == {"step": 2}
+    with CheckpointReader(tmp_path / "far") as reader:
+        assert reader.list_checkpoints() == [0, 1, 2]
+
+
 def test_a_full_run_of_a_process_waits_for_its_uploads(tmp_path: Path) -> None:
     program = """
 import sys
@@ -604,8 +640,6 @@ def test_a_forked_child_leaves_uploads_to_its_parent(tmp_path: Path) -> None:
 
 
 def test_async_forms() -> None:
-    import asyncio
-
     async def main() -> None:
         pair = Pair()
         manager = pair.manager()

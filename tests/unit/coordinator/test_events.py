@@ -21,7 +21,9 @@ def test_every_kind_of_record_is_told_or_left_out() -> None:
     assert set(told) == set(every_record()) - set(_UNREMARKABLE)
 
 
-@pytest.mark.parametrize(("cause", "severity"), [("left", "info"), ("expired", "error"), ("superseded", "error")])
+@pytest.mark.parametrize(
+    ("cause", "severity"), [("left", "info"), ("died", "error"), ("expired", "error"), ("superseded", "error")]
+)
 def test_who_left_is_no_alarm_and_who_was_lost_is(cause: str, severity: str) -> None:
     event = event_of(Entry(0, 1, 0.0, WorkerLost("j", "w", 1, 0, cause, 2, "why")))
     assert event is not None

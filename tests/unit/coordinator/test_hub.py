@@ -1,8 +1,7 @@
 """Durable before seen: nothing leaves the hub before the journal holds what it rests on."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,55 +11,11 @@ from strata.coordinator.hub import Hub
 from strata.coordinator.journal import Journal, JournalError
 from strata.coordinator.replay import Entry, replayed
 from strata.coordinator.streams import Watcher
-from strata.core.effects import DismissArrival, Registered
 from strata.core.events import BarrierArrived, DeregisterRequested, HeartbeatReceived, RegisterRequested
 from strata.core.records import Record, TermStarted
 from strata.errors import NotRegistered
-from strata.rpc import Later, RpcError, Status
-
-
-class SlowJournal(Journal):
-    """Writes when it is let."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.may_write = threading.Event()
-        self.may_write.set()
-        self.batches_written: list[int] = []
-        self.broken = False
-
-    def append(self, first_index: int, term: int, records: Sequence[Record]) -> int:
-        self.may_write.wait(10)
-        if self.broken:
-            raise JournalError("no room is left")
-        self.batches_written.append(len(records))
-        return super().append(first_index, term, records)
-
-
-def told(outcome: Any) -> Any:
-    if isinstance(outcome, DismissArrival):
-        return RpcError(Status.ABORTED, outcome.cause)
-    return f"round {outcome.round}"
-
-
-def run(folder: Path, work: Callable[[Hub, SlowJournal], Awaitable[None]], **more: Any) -> None:
-    async def main() -> None:
-        journal = SlowJournal(folder)
-        hub = Hub(journal, tell_verdict=told, **more)
-        await hub.start()
-        try:
-            await work(hub, journal)
-        finally:
-            journal.may_write.set()
-            await hub.stop()
-
-    asyncio.run(main())
-
-
-def register(hub: Hub, worker: str, **more: Any) -> Registered:
-    answer = hub.ask(RegisterRequested("job", worker, f"{worker}-nonce", **more))
-    assert isinstance(answer, Registered)
-    return answer
+from strata.rpc import Later, RpcError
+from tests.unit.coordinator.hubs import SlowJournal, register, run, told
 
 
 async def a_moment() -> None:
@@ -252,7 +207,7 @@ def test_restarts_do_not_put_off_the_next_snapshot(tmp_path: Path) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("cause", ["superseded", "left", "given_up"])
+@pytest.mark.parametrize("cause", ["superseded", "left", "died", "given_up"])
 def test_a_waiter_that_gets_no_verdict_is_told_and_forgotten(tmp_path: Path, cause: str) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
         who = register(hub, "a")
@@ -262,8 +217,8 @@ def test_a_waiter_that_gets_no_verdict_is_told_and_forgotten(tmp_path: Path, cau
         waiting = hub.wait_at_barrier("job", "a", 1)
         if cause == "superseded":
             hub.ask(RegisterRequested("job", "a", "another"))
-        elif cause == "left":
-            hub.ask(DeregisterRequested("job", "a", who.incarnation))
+        elif cause in ("left", "died"):
+            hub.ask(DeregisterRequested("job", "a", who.incarnation, died=cause == "died"))
         else:
             hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 2, 1, 2))
         with pytest.raises(RpcError, match=cause):

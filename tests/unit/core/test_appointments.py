@@ -271,6 +271,51 @@ def test_a_job_stops_when_one_more_checkpoint_is_committed() -> None:
     assert told[0].reason == "budget spent"
 
 
+def test_a_job_stops_at_the_step_that_is_agreed_for_that_whatever_is_saved_before() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.send(StopRequested(JOB, "budget spent"))
+    cluster.save(workers, 9)  # while nothing is agreed
+    assert [errand.kind for errand in cluster.heartbeat(workers[0], step=10).errands] == ["propose_save"]
+    step = agreed(cluster, workers)
+    cluster.save(workers, step - 1)
+    told = cluster.heartbeat(workers[1], step=step - 1).errands
+    assert [(errand.kind, errand.step, errand.last) for errand in told] == [("save_at", step, True)]
+    cluster.save(workers, step)
+    assert [errand.kind for errand in cluster.heartbeat(workers[1], step=step).errands] == ["stop"]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_what_others_agreed_on_before_is_not_where_it_stops(is_begun: bool) -> None:
+    """Who passed that step did not know that it is the last."""
+    cluster = Cluster()
+    workers = cluster.world(2)
+    first = ask(cluster)
+    step = agreed(cluster, workers)
+    attempt = cluster.begin(workers[0], step).attempt if is_begun else 0
+    cluster.send(StopRequested(JOB, "budget spent"))
+    for who in workers if is_begun else ():
+        cluster.ack(who, attempt)
+    if is_begun:
+        cluster.put(workers[0], attempt)
+    told = proposed(cluster, workers[1], step=step)
+    assert told is not None
+    assert (told.kind, told.last) == ("propose_save", True)
+    assert told.request > first
+    assert told.step > step
+
+
+def test_who_stops_again_in_a_greater_hurry_is_given_a_nearer_step() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    paced(cluster, workers)
+    for within, ahead in ((0.0, 20), (30.0, 3), (120.0, 3)):
+        cluster.send(StopRequested(JOB, "preempted", within=within))
+        offer = proposed(cluster, workers[0], step=40)
+        assert offer is not None
+        assert offer.step == 40 + 10 * ahead + 1
+
+
 @pytest.mark.parametrize("before", ["nothing", "asked", "agreed", "stopping", "stopping and agreed"])
 def test_or_at_once_whatever_was_asked_before(before: str) -> None:
     cluster = Cluster()
@@ -342,3 +387,69 @@ def test_a_step_that_no_run_can_have_is_refused() -> None:
         cluster.heartbeat(only, step=-2)
     event = HeartbeatReceived(JOB, only.worker, only.incarnation, step=2**63 - 1)
     assert cluster.machine.renew_lease(event, cluster.now) is None
+
+
+def paced(cluster: Cluster, workers: list[Registered]) -> None:
+    """They take ten steps a second, and are at step 40."""
+    for step in (0, 40):
+        for who in workers:
+            cluster.heartbeat(who, step=step)
+        cluster.now += 4.0 if step == 0 else 0.0
+
+
+@pytest.mark.parametrize(("within", "ahead"), [(0.0, 4 * 5), (30.0, 3), (1000.0, 4 * 5)])
+def test_who_is_in_a_hurry_is_given_a_step_that_is_near(within: float, ahead: int) -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    paced(cluster, workers)
+    cluster.send(SaveRequested(JOB, "preempted", within))
+    offer = proposed(cluster, workers[0], step=40)
+    assert offer is not None
+    assert offer.step == 40 + 10 * ahead + 1
+
+
+def test_a_hurry_brings_what_was_proposed_nearer_and_nothing_takes_it_further() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    paced(cluster, workers)
+    for within, ahead in ((0.0, 20), (30.0, 3), (120.0, 3), (0.0, 3)):
+        cluster.send(SaveRequested(JOB, "preempted", within))
+        offer = proposed(cluster, workers[0], step=40)
+        assert offer is not None
+        assert offer.step == 40 + 10 * ahead + 1
+
+
+def test_a_hurry_is_over_with_the_save_that_it_was_for() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    paced(cluster, workers)
+    request = cluster.send(SaveRequested(JOB, "preempted", 30.0)).request
+    for who in workers:
+        cluster.heartbeat(who, step=40, promised_request=request, promised_step=71)
+    cluster.save(workers, 71)
+    cluster.send(SaveRequested(JOB, "maintenance"))
+    offer = proposed(cluster, workers[0], step=40)
+    assert offer is not None
+    assert offer.step == 40 + 10 * 20 + 1
+
+
+@pytest.mark.parametrize("within", [-1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("event", [SaveRequested, StopRequested])
+def test_a_hurry_is_a_number(event: type[SaveRequested | StopRequested], within: float) -> None:
+    cluster = Cluster()
+    cluster.world(2)
+    with pytest.raises(InvalidInput, match="within_seconds"):
+        cluster.send(event(JOB, within=within))
+
+
+def test_who_saves_last_is_told_so() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.send(StopRequested(JOB, "the night is over"))
+    offer = proposed(cluster, workers[0], step=10)
+    assert offer is not None
+    assert offer.last
+    for who in workers:
+        cluster.heartbeat(who, step=10, promised_request=offer.request, promised_step=offer.step)
+    told = proposed(cluster, workers[0], step=10)
+    assert told == Errand("save_at", step=offer.step, request=offer.request, reason=offer.reason, last=True)

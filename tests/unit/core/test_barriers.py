@@ -617,6 +617,21 @@ def test_the_short_way_to_a_barrier_leads_where_the_long_one_does(seed: int) -> 
     assert short.machine.digest() == long.machine.digest()
 
 
+def test_the_short_way_knows_what_was_settled_before_a_restart() -> None:
+    cluster = Cluster()
+    w0, w1, _ = workers = cluster.world(3)
+    for arrival, barrier in enumerate(("epoch", "other"), 1):
+        meet(cluster, workers, barrier, arrival)
+    cluster.restart()
+    cluster.arrive(w0, "epoch", expected=3, arrival=3)
+
+    def joins(arrival: int) -> bool:
+        late = BarrierArrived(JOB, "w1", w1.incarnation, "epoch", arrival=arrival, settled=0, expected=3)
+        return cluster.machine.join_barrier(late, cluster.now)
+
+    assert [joins(arrival) for arrival in (1, 3)] == [False, True]
+
+
 def _waiting_room(seed: int) -> Cluster:
     random = Random(seed)
     cluster = Cluster(barriers=random.choice(["fail", "shrink"]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.effects import Assignments, DatasetInfo, Done, EpochNow, Registered
+from strata.core.effects import Assignments, DatasetInfo, Done, EpochNow, LedgerNow, Registered
 from strata.core.events import (
     AssignmentsRequested,
     BatchesReported,
@@ -201,10 +201,11 @@ def test_removing_a_version_that_was_replaced_removes_nothing() -> None:
 
 
 def test_batches_from_before_a_rollback_are_void() -> None:
-    cluster, (w0, _) = affinity_world(2)
+    cluster, (w0, w1) = affinity_world(2)
     cluster.add_dataset("texts", order="elastic")
     before = cluster.job.points
     complete(cluster, w0, 50)
+    complete(cluster, w1, 50)
     cluster.recover(w0)
     with pytest.raises(StaleGeneration, match="rolled back"):
         complete(cluster, w0, 50, point=before)
@@ -347,11 +348,93 @@ def elastic_world(size: int) -> tuple[Cluster, list[Registered]]:
     return cluster, workers
 
 
-def test_completed_batches_are_counted_once_whoever_reports_them() -> None:
+def test_batches_count_once_when_every_rank_has_completed_them() -> None:
+    cluster, (w0, w1, w2) = elastic_world(3)
+    said = [(w0, 32, 0), (w0, 64, 0), (w1, 32, 0), (w2, 48, 32), (w1, 32, 32), (w1, 80, 48), (w0, 32, 48), (w2, 90, 64)]
+    for who, through, consumed in said:
+        assert complete(cluster, who, through).epoch == 0
+        assert cluster.dataset("texts").consumed.count == consumed
+    assert len(cluster.recorded(ProgressMade)) == 3
+
+
+def test_who_is_lost_is_not_waited_for_in_what_the_others_completed() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, w1, w2 = cluster.open_world(3)
+    cluster.add_dataset("texts", order="elastic")
+    complete(cluster, w0, 64)
+    complete(cluster, w1, 48)
+    complete(cluster, w2, 32)
+    cluster.expire(w2)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+    complete(cluster, w1, 64)  # all begin again at 48, and who was ahead is not any more
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+    complete(cluster, w0, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 64]
+
+
+def test_who_joins_has_completed_nothing_yet() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, w1 = cluster.open_world(2)
+    cluster.add_dataset("texts", order="elastic")
+    for who in (w0, w1):
+        complete(cluster, who, 32)
+    newcomer = cluster.register("w2")
+    for who in (w0, w1):
+        complete(cluster, who, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 32]
+    complete(cluster, newcomer, 48)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+
+
+def test_who_joins_takes_up_where_the_others_are_when_all_have_said_it() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, w1 = cluster.open_world(2)
+    cluster.add_dataset("texts", order="elastic")
+    for who in (w0, w1):
+        complete(cluster, who, 32)
+    newcomer = cluster.register("w2")
+    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=2)
+    assert complete(cluster, w0, 64) == LedgerNow(0, absent=1)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 32]
+    assert complete(cluster, w1, 48) == LedgerNow(0, absent=0)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=0)
+    for who in (w0, w1):
+        complete(cluster, who, 80)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]  # it has not read what is behind that
+    complete(cluster, newcomer, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 64]
+
+
+def test_a_rank_that_nobody_has_come_to_is_waited_for() -> None:
+    cluster = Cluster()
+    w0 = cluster.register("w0", rank=0, world_size=2)
+    cluster.add_dataset("texts", order="elastic")
+    complete(cluster, w0, 100, over=True)
+    assert cluster.dataset("texts").consumed.count == 0
+
+
+def test_a_coordinator_that_was_restarted_hears_again_how_far_all_are() -> None:
     cluster, (w0, w1) = elastic_world(2)
-    for who, through, consumed in [(w0, 32, 32), (w1, 32, 32), (w1, 64, 64), (w0, 32, 64)]:
-        assert complete(cluster, who, through) == Done()
-        assert cluster.dataset("texts").consumed.to_flat() == [0, consumed]
+    complete(cluster, w0, 32)
+    cluster.restart()
+    complete(cluster, w1, 32)
+    assert cluster.dataset("texts").consumed.count == 0
+    complete(cluster, w0, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 32]
+
+
+def test_an_epoch_whose_tail_is_dropped_is_over_when_all_say_so() -> None:
+    cluster, (w0, w1) = elastic_world(2)
+    assert complete(cluster, w0, 96, over=True) == LedgerNow(0, absent=1)
+    complete(cluster, w1, 96)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 96]
+    assert complete(cluster, w1, 96, over=True) == LedgerNow(1)
+    assert complete(cluster, w0, 96, over=True) == LedgerNow(1)  # which comes late, and again
+    assert cluster.dataset("texts").proofs == [Proof(1, 0, total=100, consumed=96, reissued=0)]
+    assert (cluster.dataset("texts").epoch, cluster.dataset("texts").consumed.count) == (1, 0)
+    complete(cluster, w0, 32, epoch=1)
+    assert cluster.dataset("texts").consumed.count == 0
 
 
 def test_batches_of_another_generation_are_stale() -> None:
@@ -365,9 +448,10 @@ def test_batches_of_another_generation_are_stale() -> None:
 
 
 def test_an_elastic_epoch_advances_by_itself() -> None:
-    cluster, (w0, _) = elastic_world(2)
-    complete(cluster, w0, 64)
-    complete(cluster, w0, 100)
+    cluster, (w0, w1) = elastic_world(2)
+    for who in (w0, w1):
+        complete(cluster, who, 64)
+        complete(cluster, who, 100)
     assert cluster.dataset("texts").proofs == [Proof(1, 0, total=100, consumed=100, reissued=0)]
     assert cluster.dataset("texts").epoch == 1
 

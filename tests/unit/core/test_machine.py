@@ -183,9 +183,9 @@ class Anything(RuleBasedStateMachine):
         nonce = f"process-{self.processes // 2 if odd else self.processes}"
         self.send(RegisterRequested(JOB, f"w{worker}", nonce, rank, world_size, previous))
 
-    @rule(who=PICK)
-    def leave(self, who: int) -> None:
-        self.send(DeregisterRequested(**self.sender(who)))
+    @rule(who=PICK, died=st.booleans())
+    def leave(self, who: int, died: bool) -> None:
+        self.send(DeregisterRequested(**self.sender(who), died=died))
 
     @rule(who=PICK)
     def drain(self, who: int) -> None:
@@ -508,6 +508,7 @@ def test_the_short_way_for_a_heartbeat_leads_where_the_long_one_does(seed: int) 
             random.randrange(-1, 50),
             random.randrange(-1, 3),
             resources=random.choice([{}, {}, {"gpu": 0.5}]),
+            vouched=random.random() < 0.3,
         )
         generation = one.machine.renew_lease(event, now)
         if generation is None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from strata.core import events
-from strata.core.effects import Done, Registered
-from strata.core.events import DrainRequested, Event, WorkerEvent
+from strata.core.effects import BreakBarrier, Done, Registered
+from strata.core.events import DrainRequested, Event, SaveRequested, WorkerEvent
 from strata.core.ids import MAX_COUNT
 from strata.core.records import WorkerLost
 from strata.core.settings import JobSettings, Policy
@@ -403,13 +403,101 @@ def test_leaving_twice_is_leaving_once() -> None:
     assert [lost.cause for lost in cluster.recorded(WorkerLost)] == ["left"]
 
 
-def test_a_late_farewell_does_not_end_the_next_process() -> None:
+@pytest.mark.parametrize("died", [False, True])
+def test_a_late_farewell_does_not_end_the_next_process(died: bool) -> None:
     cluster = Cluster()
     old = cluster.register("a")
     new = cluster.register("a")
     with pytest.raises(Superseded):
-        cluster.leave(old)
+        cluster.leave(old, died=died)
     assert cluster.heartbeat(new).generation == cluster.generation
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [("", "its process died"), ("process 7 is gone", "its process died: process 7 is gone")]
+)
+def test_a_process_that_died_has_not_left(reason: str, told: str) -> None:
+    cluster = Cluster()
+    a, b = cluster.world(2)
+    cluster.arrive(b, "epoch", expected=2)
+    assert cluster.leave(a, died=True, reason=reason) == Done()
+    (lost,) = cluster.recorded(WorkerLost)
+    assert (lost.worker, lost.cause, lost.reason) == ("w0", "died", told)
+    broken = cluster.effect(BreakBarrier)
+    assert broken.missing == ("w0",)
+    assert told in broken.reason
+    with pytest.raises(Expired, match="its process died"):
+        cluster.heartbeat(a)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_of_a_farewell_and_a_death_the_first_one_counts(first: bool) -> None:
+    cluster = Cluster()
+    a = cluster.register("a")
+    cluster.leave(a, died=first)
+    for died in (first, not first):
+        assert cluster.leave(a, died=died) == Done()
+    assert [lost.cause for lost in cluster.recorded(WorkerLost)] == ["died" if first else "left"]
+
+
+def test_a_process_that_died_may_be_replaced_at_once() -> None:
+    cluster = Cluster()
+    a, _ = cluster.world(2)
+    cluster.leave(a, died=True)
+    again = cluster.register("w0", rank=0, world_size=2)
+    assert (again.rank, again.incarnation) == (0, a.incarnation + 2)
+
+
+# -- who cannot speak for itself -------------------------------------------------------------------------------------
+
+
+def vitals(cluster: Cluster, worker: str = "w0") -> tuple[str, int, int]:
+    known = cluster.machine.volatile.job(JOB).vitals[worker]
+    return known.state, known.step, known.epoch
+
+
+def test_one_who_is_vouched_for_keeps_its_lease() -> None:
+    cluster = Cluster()
+    a = cluster.register("w0")
+    for _ in range(3):
+        cluster.pass_time(LEASE - SWEEP)
+        cluster.heartbeat(a, vouched=True)
+    assert cluster.recorded(WorkerLost) == []
+    cluster.expire(a)
+    with pytest.raises(Expired):
+        cluster.heartbeat(a, vouched=True)
+
+
+def test_who_vouches_for_a_worker_takes_back_nothing_that_it_said() -> None:
+    cluster = Cluster()
+    a = cluster.register("w0")
+    cluster.heartbeat(a, state="training", step=7, epoch=1)
+    cluster.heartbeat(a, state="loading", step=3, epoch=0, vouched=True)
+    assert vitals(cluster) == ("training", 7, 1)
+    cluster.heartbeat(a, vouched=True)
+    assert vitals(cluster) == ("training", 7, 1)
+
+
+def test_after_a_restart_it_is_known_of_a_worker_what_it_said_before() -> None:
+    cluster = Cluster()
+    a = cluster.register("w0")
+    cluster.heartbeat(a, state="training", step=7, epoch=1)
+    cluster.restart()
+    cluster.heartbeat(a, state="training", step=7, epoch=1, vouched=True)
+    assert vitals(cluster) == ("training", 7, 1)
+
+
+def test_who_vouches_for_a_worker_breaks_no_promise_of_it() -> None:
+    """It stands at the step that it promised, and waits: to be there without a promise would be to have passed it."""
+    cluster = Cluster()
+    a, b = cluster.world(2)
+    cluster.send(SaveRequested(JOB))
+    (proposed,) = cluster.heartbeat(a, state="training", step=0).errands
+    promise = {"promised_request": proposed.request, "promised_step": proposed.step}
+    cluster.heartbeat(a, state="training", step=proposed.step, **promise)
+    cluster.heartbeat(a, state="training", step=proposed.step, vouched=True)
+    (agreed,) = cluster.heartbeat(b, state="training", step=0, **promise).errands
+    assert (agreed.kind, agreed.step) == ("save_at", proposed.step)
 
 
 def test_a_draining_worker_hears_of_it_with_every_heartbeat_and_is_still_there() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from strata.core.effects import AbandonAttempt, Begun, Done, Errand, FinishFirst, LineageNow, RecoveryPoint
-from strata.core.events import Found
+from strata.core.events import BatchesReported, Found
 from strata.core.records import CheckpointAdopted, RecoveryPointSet
 from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 from tests.unit.core.cluster import Cluster
@@ -489,6 +489,28 @@ def test_who_insists_on_where_everybody_is_changes_nothing() -> None:
     w0, _ = cluster.world(2)
     point = cluster.recover(w0, found=Found(900, 0, "step_900"))
     assert cluster.recover(w0, point.generation, found=Found(900, 0, "step_900"), insist=True) == point
+
+
+def test_who_insists_in_a_new_generation_sets_its_point_and_nobody_sets_another() -> None:
+    """All ranks were started again, and go on from where the ones before did: what is begun then is not given up."""
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    found = Found(900, 0, "step_900")
+    cluster.recover(w0, found=found)
+    cluster.add_dataset("texts", order="elastic")
+    for who in (w0, w1):
+        now = {"generation": cluster.generation, "point": cluster.job.points}
+        cluster.from_worker(BatchesReported, who, dataset="texts", version=1, epoch=0, through=50, **now)
+    assert cluster.dataset("texts").consumed.count == 50
+    w0, w1 = cluster.world(2)
+    for who in (w0, w1):
+        cluster.heartbeat(who)
+    point = cluster.recover(w0, found=found, insist=True)
+    assert (point.step, point.generation) == (900, cluster.generation)
+    assert cluster.dataset("texts").consumed.count == 0  # the ones before have read that
+    assert cluster.begin(w0, step=1000, place="step_1000").status == "open"
+    assert cluster.recover(w1) == point
+    assert cluster.job.attempts[cluster.job.next_attempt - 1].status == "open"
 
 
 def test_a_job_that_carries_on_takes_on_what_is_ahead_and_leaves_nothing_behind() -> None:

@@ -75,16 +75,9 @@ def _share_data(cluster: Cluster, workers: list[Registered]) -> None:
         }
         cluster.from_worker(RevocationAcknowledged, second, **fields, cursors=dict.fromkeys(revoked[:2], 3))
     generation = cluster.generation
-    cluster.from_worker(
-        BatchesReported,
-        first,
-        dataset="texts",
-        version=1,
-        epoch=0,
-        generation=generation,
-        point=cluster.job.points,
-        through=100,
-    )
+    fields = {"dataset": "texts", "version": 1, "epoch": 0, "generation": generation, "point": cluster.job.points}
+    for who in workers:
+        cluster.from_worker(BatchesReported, who, **fields, through=100)
     cluster.send(EpochAdvanceRequested(JOB, "texts", 1, asked_by="node-delta"))
 
 
@@ -98,7 +91,7 @@ def _meet(cluster: Cluster, workers: list[Registered]) -> None:
 
 
 def _save(cluster: Cluster, workers: list[Registered]) -> None:
-    images = {"images": Position(1, 0, [10, 14, 200, 203])}
+    images = {"images": Position(1, 0, [10, 14, 200, 203]), "texts": Position(1, 5, [0, 20])}
     for step, loss in [(10, "0.9"), (20, "0.3"), (30, "0.8"), (40, "0.7")]:
         positions = {"node-alpha": images, "node-delta": images}
         cluster.save(workers, step, positions=positions, metrics={"loss": loss, "accuracy": "0.5"})
@@ -116,6 +109,8 @@ def _save(cluster: Cluster, workers: list[Registered]) -> None:
     cluster.configure(recovery="rollback", barriers="shrink", keep_count=1)
     point = cluster.recover(workers[0])
     cluster.recover(workers[1], generation=point.generation)
+    unheard = {"dataset": "texts", "version": 1, "epoch": 4, "generation": cluster.generation, "over": True}
+    cluster.from_worker(BatchesReported, workers[1], **unheard, point=cluster.job.points, through=100)
     cluster.recover(workers[2], found=Found(25, 1, "elsewhere"), insist=True)
     _agree(cluster, workers)
 

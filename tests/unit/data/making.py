@@ -6,7 +6,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from strata.data.formats import AnyFormat, format_of
 from strata.data.formats.crc32c import crc32c, masked
 from strata.data.index import DatasetIndex
 from strata.errors import DataError
+from tests.unit.data.exampleoracle import Feature, encoded
 
 TEXTS = ["plain", 'quo"ted', "two\nlines", "", "comma, comma", "ünïcödé", '""', "\r\n"]
 
@@ -99,6 +100,15 @@ def of_tfrecord(data: pa.Table) -> bytes:
     return of_records([text.encode() for text in data["text"].to_pylist()])
 
 
+def of_examples(data: pa.Table) -> bytes:
+    return of_records([encoded(_features(row)) for row in data.to_pylist()])
+
+
+def _features(row: dict[str, Any]) -> dict[str, Feature]:
+    features: dict[str, Feature] = {"text": ("bytes", [row["text"].encode()]), "id": ("int64", [row["id"]])}
+    return features if row["value"] is None else {**features, "value": ("float", [row["value"]])}
+
+
 def as_webdataset(data: pa.Table, prefix: str = "d/") -> pa.Table:
     """What reading `of_tar` should give."""
     values = [None if value is None else json.dumps(value).encode() for value in data["value"].to_pylist()]
@@ -114,6 +124,16 @@ def as_tfrecord(data: pa.Table) -> pa.Table:
     return pa.table({"record": pa.array([text.encode() for text in data["text"].to_pylist()], pa.binary())})
 
 
+def as_examples(data: pa.Table) -> pa.Table:
+    values = [[] if value is None else [value] for value in data["value"].to_pylist()]
+    columns = {
+        "id": data["id"],
+        "text": pa.array([text.encode() for text in data["text"].to_pylist()], pa.binary()),
+        "value": pa.array(values, pa.list_(pa.float32())),
+    }
+    return pa.table(columns)
+
+
 class Made(NamedTuple):
     """A format, how rows become a file of it, and what they are when they are read."""
 
@@ -122,6 +142,8 @@ class Made(NamedTuple):
     write: Callable[[pa.Table], bytes]
     expected: Callable[[pa.Table], pa.Table] = lambda data: data
 
+
+RAGGED = {"value": "float[]"}
 
 KINDS = {
     "parquet": Made(format_of("parquet"), ".parquet", of_parquet),
@@ -155,6 +177,10 @@ KINDS = {
     "tfrecord": Made(format_of("tfrecord"), ".tfrecord", of_tfrecord, as_tfrecord),
     "tfrecord-tiny-blocks": Made(format_of("tfrecord", block_bytes=1), ".tfrecord", of_tfrecord, as_tfrecord),
     "tfrecord-small-blocks": Made(format_of("tfrecord", block_bytes=70), ".tfrecord", of_tfrecord, as_tfrecord),
+    "tfexample": Made(format_of("tfexample", types=RAGGED), ".tfrecord", of_examples, as_examples),
+    "tfexample-small-blocks": Made(
+        format_of("tfexample", types=RAGGED, block_bytes=200), ".tfrecord", of_examples, as_examples
+    ),
 }
 
 

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from strata.data import cache as module
 from strata.data.cache import Cache
 from strata.errors import InvalidInput
 from strata.storage import filelock
+from tests.unit.data.steps import AtStep, in_child, killed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -22,7 +22,6 @@ LENGTH = 1000
 HEAD = module._HEAD_BYTES
 ROOMY = 1 << 20
 TIGHT = 12 * (LENGTH + HEAD)
-STEPS = {"makedirs", "open", "ftruncate", "pread", "pwrite", "replace", "unlink", "scandir", "utime", "fstat", "stat"}
 
 
 def key(number: int) -> bytes:
@@ -62,45 +61,8 @@ def check(root: Path, limit: int) -> None:
     assert counted is None or used <= counted
 
 
-class AtStep:
-    """`os`, in which the so-maniest step meets something."""
-
-    def __init__(self, step: int, meets: Callable[[], None]) -> None:
-        self._left, self._meets = step, meets
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(os, name)
-        return (lambda *given, **named: self._call(name, real, *given, **named)) if name in STEPS else real
-
-    def _call(self, name: str, real: Any, *given: Any, **named: Any) -> Any:
-        self._left -= 1
-        if self._left == 0:
-            if name == "pwrite":
-                file, data, place = given
-                real(file, data[: len(data) // 2], place)
-            self._meets()
-        return real(*given, **named)
-
-    @property
-    def is_past(self) -> bool:
-        return self._left > 0
-
-
-def killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def full() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def in_child(work: Callable[[], None]) -> int | None:
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join(30)
-    code = child.exitcode
-    child.close()
-    return code
 
 
 def test_what_was_fetched_is_there_for_everybody(tmp_path: Path) -> None:

@@ -80,6 +80,19 @@ def test_missing_floats_are_nan_and_missing_integers_are_told() -> None:
         put(pa.array([None, 1, 2, 3]))
 
 
+@pytest.mark.parametrize("values", [[[1, 2], None], [[1, 2], [3, None]], [[1, 2], [3, 4]]])
+@pytest.mark.parametrize("element", ["int32", "float32"])
+def test_vectors_with_missing_values_are_never_something_else(values: list[Any], element: str) -> None:
+    """Else the blocks of a dataset would not go into one batch."""
+    vectors = pa.table({"x": pa.array(values, pa.list_(pa.type_for_alias(element), 2))})
+    if None in values or (element == "int32" and values[1][1] is None):
+        with pytest.raises(InvalidInput, match=r"column 'x' has 1 values that are missing in a test"):
+            columns_of(vectors, "a test")
+    else:
+        found = columns_of(vectors, "a test")["x"].room(3)
+        assert (found.dtype, found.shape) == (np.dtype(element), (3, 2))
+
+
 def test_a_block_without_rows_has_its_columns() -> None:
     found = columns_of(pa.table({"x": pa.array([], pa.int32()), "t": pa.array([], pa.string())}), "a test")
     assert isinstance(found["x"], Fixed)

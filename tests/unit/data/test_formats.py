@@ -68,7 +68,7 @@ def test_remote_files_give_the_same(made: Made, tmp_path: Path) -> None:
     assert remote.fingerprint == index_dataset(tmp_path, made.format).fingerprint
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "arrow-file", "webdataset", "tfrecord"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "arrow-file", "webdataset", "tfrecord", "tfexample"])
 def test_a_file_without_a_byte_is_empty(kind: str, tmp_path: Path) -> None:
     made = KINDS[kind]
     expected = written(made, tmp_path, [9])
@@ -79,7 +79,7 @@ def test_a_file_without_a_byte_is_empty(kind: str, tmp_path: Path) -> None:
     assert read_all(index).equals(expected)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow-zstd", "csv", "jsonl", "webdataset", "tfrecord"])
+@pytest.mark.parametrize("kind", ["parquet", "arrow-zstd", "csv", "jsonl", "webdataset", "tfrecord", "tfexample"])
 def test_one_large_file_has_many_blocks(kind: str, tmp_path: Path) -> None:
     made = KINDS[kind]
     big = table(9000)

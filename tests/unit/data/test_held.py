@@ -98,3 +98,17 @@ def test_one_that_failed_is_tried_again(source: Source) -> None:
     source.fails = set()
     assert use(held, 5) == [5]
     held.close()
+
+
+def test_one_that_failed_when_nobody_wanted_it_any_more_is_no_error_later(source: Source) -> None:
+    source.fails = {5}
+    source.go.clear()
+    held = Held(source, 10 * BLOCK_BYTES, 1)
+    wanted = held.want([5])
+    held.done(wanted)
+    source.go.set()
+    assert isinstance(wanted[5].exception(), OSError)
+    source.fails = set()
+    assert use(held, 5) == [5]
+    assert source.read == {5: 2}
+    held.close()

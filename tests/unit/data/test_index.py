@@ -224,4 +224,5 @@ def test_pyarrow_is_imported_when_it_is_needed_and_asked_for_where_it_is_missing
 
 
 def test_every_format_has_a_name() -> None:
-    assert sorted(FORMATS) == ["arrow", "csv", "feather", "files", "jsonl", "parquet", "tfrecord", "webdataset"]
+    names = ["arrow", "csv", "feather", "files", "jsonl", "parquet", "tfexample", "tfrecord", "webdataset"]
+    assert sorted(FORMATS) == names

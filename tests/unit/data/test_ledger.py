@@ -1,12 +1,9 @@
 """What a ledger proves of an epoch, and no more."""
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from strata.core.ranges import RangeSet
-from strata.data.ledger import Consumption, Finished, Ledger, judge
+from strata.data.ledger import Finished, Ledger, judge
 from strata.data.registered import RegisteredDataset
 from strata.errors import InvalidInput, NotFound
 
@@ -48,13 +45,3 @@ def test_what_the_ledger_does_not_know_is_told() -> None:
         judge(ledger(5, []), 2)
     with pytest.raises(InvalidInput, match="epoch"):
         judge(known, -1)
-
-
-@given(st.sets(st.integers(0, 59)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1))
-def test_any_stretch_is_counted(consumed: set[int], stretches: list[tuple[int, int]]) -> None:
-    ranges = RangeSet()
-    for place in consumed:
-        ranges.add(place, place + 1)
-    starts, ends = np.array([sorted(each) for each in stretches], np.int64).T
-    expected = [len(consumed & set(range(*sorted(each)))) for each in stretches]
-    assert Consumption(ranges).within(starts, ends).tolist() == expected

@@ -15,6 +15,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
 from strata.errors import DataChanged, InvalidInput
+from tests.unit.data.making import KINDS, written
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -131,6 +132,33 @@ def test_who_is_sent_elsewhere_while_it_iterates_stops(dataset: DatasetIndex) ->
         assert (batches.epoch, batches.batch) == (7, 0)
 
 
+def test_an_iterator_that_was_left_gives_nothing_beside_a_newer_one(dataset: DatasetIndex) -> None:
+    with loader(dataset) as batches, loader(dataset) as plain:
+        left = iter(batches)
+        seen = [next(left)]
+        newer = iter(batches)
+        seen += [next(newer), *left]
+        assert (batches.epoch, batches.batch) == (0, 2)
+        assert ids([*seen, *newer]) == ids(plain)
+
+
+@pytest.mark.parametrize("columns", [None, ["vector"], []])
+def test_a_rank_without_a_sample_of_a_batch_has_all_its_columns(
+    dataset: DatasetIndex, columns: list[str] | None
+) -> None:
+    """The last batch is of three, for four ranks."""
+
+    def last(rank: int) -> dict[str, Any]:
+        with loader(dataset, rank=rank, world_size=4, columns=columns) as one:
+            one.load_state_dict({**one.state_dict(), "batch": 10})
+            return next(iter(one))
+
+    without, beside = last(0), last(1)
+    assert [*without] == [*beside] == (["id", "vector", "text"] if columns is None else columns)
+    for name, values in without.items():
+        assert (values.dtype, values.shape[1:], len(values)) == (beside[name].dtype, beside[name].shape[1:], 0)
+
+
 def test_only_what_is_wanted_is_read(dataset: DatasetIndex) -> None:
     with loader(dataset, columns=["id"]) as batches:
         assert all(list(batch) == ["id"] for batch in batches)
@@ -184,6 +212,23 @@ def test_batches_as_tensors_and_as_tables(dataset: DatasetIndex) -> None:
         loader(dataset, output="pandas")
 
 
+@pytest.mark.parametrize(
+    "kind", ["parquet", "feather", "csv-small-blocks", "jsonl-small-blocks", "webdataset", "tfrecord", "tfexample"]
+)
+def test_tables_have_the_same_columns_on_every_rank_and_in_every_batch(kind: str, tmp_path: Path) -> None:
+    """Also where a share has no row, or a column nothing but missing values."""
+    expected = written(KINDS[kind], tmp_path, [11, 0, 18])
+    index = index_dataset(tmp_path, KINDS[kind].format)
+    shares = []
+    for rank in range(3):
+        with Loader(index, 2, rank=rank, world_size=3, shuffle=False, tail="short", output="arrow") as one:
+            shares.append(list(one))
+    for batch in chain(*shares):
+        assert batch.schema.equals(expected.schema)
+    whole = pa.concat_tables(chain(*zip(*shares, strict=True)))
+    assert whole.columns[-1].to_pylist() == expected.columns[-1].to_pylist()
+
+
 def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": np.arange(100)}), path, row_group_size=10)
@@ -206,6 +251,23 @@ def test_the_state_is_small_and_of_other_data_refused(dataset: DatasetIndex, tmp
             other.load_state_dict(state)
 
 
+def test_an_epoch_does_not_go_on_in_another_order_and_it_is_said_what_differs(
+    dataset: DatasetIndex, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": np.arange(ROWS)}), tmp_path / "a.parquet")
+    with (
+        loader(dataset) as batches,
+        loader(dataset, tail="drop") as shorter,
+        loader(index_dataset(tmp_path, "parquet")) as other,
+    ):
+        taken(batches, 3)
+        where = batches.data_position()
+        with pytest.raises(InvalidInput, match=r"has tail=drop: an epoch cannot go on .* began\. Go on with"):
+            shorter.go_on_from(where)
+        with pytest.raises(InvalidInput, match=r"this loader has data=\w+: .* The data is not the same"):
+            other.go_on_from(where)
+
+
 def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     with Loader(index_dataset(tmp_path, "parquet"), 10) as batches:
@@ -213,7 +275,53 @@ def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
         assert list(batches) == []
 
 
+def test_a_closed_loader_says_so_and_another_goes_on(dataset: DatasetIndex) -> None:
+    with loader(dataset) as plain, loader(dataset) as again:
+        with loader(dataset) as batches:
+            seen = taken(batches, 3)
+        batches.close()
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="the loader is closed"):
+                next(iter(batches))
+        again.load_state_dict(batches.state_dict())
+        assert ids([*seen, *again]) == ids(plain)
+
+
+def test_a_loader_that_was_never_iterated_is_closed_too(dataset: DatasetIndex) -> None:
+    with loader(dataset) as batches:
+        pass
+    with pytest.raises(InvalidInput, match="the loader is closed"):
+        next(iter(batches))
+
+
+def test_closed_while_it_is_iterated_it_gives_what_is_ready_and_says_so(dataset: DatasetIndex) -> None:
+    with loader(dataset, memory_bytes=1) as plain, loader(dataset, memory_bytes=1) as batches:
+        iterator = iter(batches)
+        seen = [next(iterator)]
+        batches.close()
+        with pytest.raises(InvalidInput, match="the loader is closed"):
+            seen.extend(iterator)
+        assert (len(seen), ids(seen)) == (batches.batch, ids(plain)[: len(seen)])
+
+
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
 def test_a_rank_that_cannot_be_is_refused(dataset: DatasetIndex, rank: int, world: int) -> None:
     with pytest.raises(InvalidInput):
         loader(dataset, rank=rank, world_size=world)
+
+
+@pytest.mark.parametrize(
+    ("told", "warned"), [({}, True), ({"world_size": 1}, False), ({"rank": 1, "world_size": 2}, False)]
+)
+def test_under_a_launcher_of_several_one_that_is_told_of_none_says_so(
+    dataset: DatasetIndex,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    told: dict[str, int],
+    warned: bool,
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with Loader(dataset, 10, **told) as loader:
+        assert loader.share == (told.get("rank", 0), told.get("world_size", 1))
+    assert ("rank 1 of 2" in caplog.text) == warned

@@ -115,6 +115,16 @@ def test_it_goes_on_where_it_was_left_and_stops_if_it_is_sent_elsewhere(indexes:
         assert ids(mix, 10) == expected
 
 
+def test_an_iterator_that_was_left_gives_nothing_beside_a_newer_one(indexes: list[DatasetIndex]) -> None:
+    with mixed(indexes) as mix, mixed(indexes) as plain:
+        left = iter(mix)
+        seen = [next(left)]
+        newer = iter(mix)
+        seen += [next(newer), *left, next(newer)]
+        assert [batch["id"].tolist() for batch in seen] == ids(plain, 3)
+        assert sum(mix.given) == 3
+
+
 def test_an_error_comes_with_its_batch_and_loses_none(indexes: list[DatasetIndex]) -> None:
     broken = [True]
 
@@ -131,6 +141,70 @@ def test_an_error_comes_with_its_batch_and_loses_none(indexes: list[DatasetIndex
         found = [batch["id"].tolist() for batch in seen]
         assert sum(mix.given) == len(found)
         assert found + ids(mix, 10) == ids(plain, len(found) + 10)
+
+
+def workers(mix: Mix, count: int, start: str = "fork", **given: Any) -> Any:
+    data = pytest.importorskip("torch.utils.data")
+    context = start if count else None
+    return data.DataLoader(mix.dataset(), batch_size=None, num_workers=count, multiprocessing_context=context, **given)
+
+
+def from_workers(mix: Mix, batches: Any, count: int) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in islice(mix.over(batches), count)]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize(("count", "stays"), [(0, False), (1, True), (3, False), (3, True)])
+def test_workers_give_the_mix_and_go_on_where_it_stands(indexes: list[DatasetIndex], count: int, stays: bool) -> None:
+    with mixed(indexes) as mix, mixed(indexes) as plain:
+        expected = ids(plain, 60)
+        batches = workers(mix, count, persistent_workers=stays)
+        seen = from_workers(mix, batches, 30)
+        assert sum(mix.given) == 30
+        seen += ids(mix, 5) + from_workers(mix, batches, 5)
+        state = mix.state_dict()
+        assert state["given"] == [*mix.given]
+        seen += from_workers(mix, batches, 20)
+        assert seen == expected
+        mix.load_state_dict(state)
+        assert from_workers(mix, batches, 20) == expected[40:]
+        assert mix.state_dict() == plain.state_dict()
+
+
+def test_spawned_workers_give_the_mix(indexes: list[DatasetIndex]) -> None:
+    with mixed(indexes) as mix, mixed(indexes) as plain:
+        assert from_workers(mix, workers(mix, 1, "spawn"), 20) == ids(plain, 20)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_who_iterates_the_dataloader_itself_has_no_state(indexes: list[DatasetIndex], count: int) -> None:
+    with mixed(indexes) as mix:
+        state = mix.state_dict()
+        next(iter(workers(mix, count)))
+        with pytest.raises(InvalidInput, match=r"mix\.over\(data_loader\)"):
+            mix.state_dict()
+        mix.load_state_dict(state)
+        assert mix.state_dict() == state
+
+
+def test_a_dataloader_of_something_else_is_noticed(indexes: list[DatasetIndex]) -> None:
+    with mixed(indexes) as mix, pytest.raises(InvalidInput, match="has no end"):
+        list(mix.over([1, 2, 3]))
+
+
+def test_an_error_in_a_worker_leaves_the_mix_where_its_batch_is(indexes: list[DatasetIndex]) -> None:
+    def fails(batch: Any) -> Any:
+        if 1003 in batch["id"]:
+            raise ValueError("not this one")
+        return batch
+
+    with mixed(indexes) as plain, mixed(indexes, map=fails) as mix, mixed(indexes) as again:
+        seen: list[Any] = []
+        with pytest.raises(ValueError, match="not this one"):
+            seen.extend(mix.over(workers(mix, 1)))
+        again.load_state_dict(mix.state_dict())
+        found = [batch["id"].tolist() for batch in seen]
+        assert found + ids(again, 10) == ids(plain, len(found) + 10)
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(indexes: list[DatasetIndex]) -> None:

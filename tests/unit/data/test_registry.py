@@ -1,6 +1,7 @@
 """What a registry refuses before it asks anybody: no coordinator is there in these tests."""
 
 import asyncio
+import inspect
 import os
 import pickle
 from pathlib import Path
@@ -98,7 +99,9 @@ def test_wrong_versions_to_replace() -> None:
 
 def test_nobody_there_is_told_in_time_with_the_address() -> None:
     with DatasetRegistry(NOWHERE, timeout=0.3) as registry:
-        with pytest.raises(RpcError, match=r"no answer from 127\.0\.0\.1:9 .*cannot connect") as raised:
+        with pytest.raises(
+            RpcError, match=r"no answer from 127\.0\.0\.1:9 .*cannot connect.*COORDINATOR_URL$"
+        ) as raised:
             registry.list()
         assert (raised.value.status, raised.value.retry) == (Status.UNAVAILABLE, True)
 
@@ -109,3 +112,11 @@ def test_after_it_is_closed() -> None:
     registry.close()
     with pytest.raises(StrataError, match=r"closed.*127\.0\.0\.1:9.*make another"):
         registry.list()
+
+
+def test_both_forms_of_each_call_take_and_give_the_same() -> None:
+    awaited = [name for name in vars(DatasetRegistry) if name.endswith("_async")]
+    assert len(awaited) > 5
+    for name in awaited:
+        one, other = (getattr(DatasetRegistry, each) for each in (name, name.removesuffix("_async")))
+        assert inspect.signature(one) == inspect.signature(other), name

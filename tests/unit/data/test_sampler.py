@@ -89,6 +89,23 @@ def test_an_epoch_does_not_go_on_in_another_order() -> None:
     assert (other.epoch, len(other)) == (4, 5)
 
 
+def test_an_epoch_of_which_nothing_is_left_is_followed_by_one_in_another_order() -> None:
+    sampler = ResumableSampler(100, 10)
+    batches_of(sampler, 10)
+    state = sampler.state_dict()
+    assert (state["epoch"], state["batch"]) == (0, 10)
+    other = ResumableSampler(100, 20, seed=1)
+    other.load_state_dict(state)
+    assert (other.epoch, other.batch) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"batch": -1}, {"epoch": -1}, {"seed": "0"}])
+def test_a_state_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    sampler = ResumableSampler(100, 10)
+    with pytest.raises(InvalidInput, match="no state of a loader"):
+        sampler.load_state_dict({**sampler.state_dict(), **wrong})
+
+
 @pytest.mark.parametrize("state", [{}, {"epoch": 0}, {"format": "strata-data-1", "batch": "3"}])
 def test_what_is_no_state_is_refused(state: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="no state of a loader"):

@@ -75,7 +75,9 @@ class Peer:
             self.say(HELLO + frames.settings_ack())
 
     def say(self, raw: bytes) -> None:
-        self.connection.receive(raw, self.now)
+        call = self.connection.receive(raw, self.now)
+        if call is not None:
+            self.events.append(Called(call))
         self.hear()
 
     def say_slowly(self, raw: bytes) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.rpc import frames
-from strata.rpc.connection import OK_HEAD, OK_TRAILERS, Connection
+from strata.rpc.connection import Connection
 from strata.rpc.frames import DATA, END_STREAM, MOST_WINDOW, PADDED, PING, RST_STREAM, ErrorCode, Setting
 from strata.rpc.limits import Limits
 from strata.rpc.stream import Called, Cancelled, Stream
+from strata.rpc.usual import OK_HEAD, OK_TRAILERS
 from tests.unit.rpc.peer import FIELDS, HELLO, Echo, Peer, admit_all, call, data, headers, message
 
 small = st.integers(0, 12).map(lambda half: 2 * half + 1)
@@ -148,6 +149,31 @@ def test_what_is_sent_arrives_whatever_the_windows(
     assert all(trailers == {"grpc-status": "0"} for trailers in client.ended.values())
     assert not connection.streams
     assert connection.outbox.unsent == 0
+
+
+def test_a_usual_call_that_comes_alone_is_given_and_all_else_is_told() -> None:
+    connection = Connection(Limits(), admit_all, 0.0)
+
+    def heard(raw: bytes) -> tuple[int | None, list[int]]:
+        given = connection.receive(raw, 1.0)
+        return None if given is None else given.id, [event.stream.id for event in connection.take_events()]
+
+    assert heard(HELLO) == (None, [])
+    assert heard(call(1)) == (None, [1])
+    assert heard(call(3)) == (None, [3])
+    assert heard(call(5)) == (5, [])
+    stream = connection.streams[5]
+    assert stream.ended
+    assert stream.began == 1.0
+    assert connection.inbox.message(stream) == b"hello"
+    assert heard(call(7) + call(9)) == (None, [7, 9])
+    whole = call(13)
+    assert heard(call(11) + whole[:4]) == (None, [11])
+    assert heard(whole[4:]) == (None, [13])
+    assert heard(headers(15)) == (None, [15])
+    assert heard(call(19)) == (None, [19])  # one number was left out
+    assert heard(call(17))[0] is None
+    assert connection.closing
 
 
 def test_streams_share_the_connections_window_fairly() -> None:

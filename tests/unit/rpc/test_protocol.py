@@ -181,6 +181,22 @@ def test_others_have_their_turn_after_a_share_of_calls() -> None:
     run(work)
 
 
+def test_a_call_that_comes_alone_waits_for_those_that_came_before() -> None:
+    async def work() -> None:
+        order: list[bytes] = []
+        served = Served(Method(PATH, lambda request, call: order.append(request) or b""))
+        served.say(calls(range(1, 201, 2), b"first"))
+        assert len(order) == 64
+        served.say(calls([201], b"last"))  # it had been read already when reading was paused
+        assert len(order) == 64
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert order == [b"first"] * 100 + [b"last"]
+        assert len(served.statuses()) == 101
+
+    run(work)
+
+
 def test_more_calls_a_second_than_allowed_are_refused_one_by_one() -> None:
     async def work() -> None:
         served = Served(ECHO, limits=Limits(calls_per_second=10))

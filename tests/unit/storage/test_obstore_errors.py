@@ -3,6 +3,9 @@
 import pytest
 
 from strata.errors import AccessDenied, ObjectCorrupt, ObjectNotFound, StorageError, StorageFull, StorageUnavailable
+from strata.storage.azure import AzureStorage
+from strata.storage.gcs import GCSStorage
+from strata.storage.objectstore import ObjectStorage
 from strata.storage.obstore_errors import translated
 from strata.storage.s3 import S3Storage
 
@@ -42,6 +45,17 @@ def test_a_name_says_nothing_about_the_error(path: str) -> None:
     assert error.key == path
     missing = told(FileNotFoundError(f"Object at location {path} not found"), path)
     assert str(missing) == f"cannot read {path!r} in s3://bucket: there is no such object"
+
+
+@pytest.mark.parametrize("storage", [S3Storage, GCSStorage, AzureStorage])
+@pytest.mark.parametrize("took", ["101.24037ms", "1.401ms", "403.1ms", "2.4031s", "416.507ms", "507µs"])
+def test_how_long_it_took_says_nothing_about_the_error(storage: type[ObjectStorage], took: str) -> None:
+    error = GenericError(
+        f"Error performing GET http://127.0.0.1:1/a in {took}, after 1 retries - error sending request"
+    )
+    assert "Nothing answers there" in str(translated(error, "az://bucket", "a", "read", storage.hints))
+    denied = PermissionDeniedError(f"Error performing GET http://127.0.0.1:1/a in {took} - status code: 403 Forbidden")
+    assert "Nothing answers there" not in str(translated(denied, "az://bucket", "a", "read", storage.hints))
 
 
 def test_xml_is_told_in_words_and_the_debug_dump_is_left_out() -> None:

@@ -13,6 +13,7 @@ from strata.checkpoint import CheckpointManager
 from strata.errors import CheckpointMismatch
 from strata.storage import MemoryStorage
 from strata.torch import TrainState
+from strata.torch.rng import remembered
 
 
 @pytest.fixture
@@ -77,3 +78,14 @@ def test_no_generators_are_none(manager: CheckpointManager) -> None:
     manager.save(TrainState(nn.Linear(1, 1)), step=1)
     with pytest.raises(CheckpointMismatch, match="1 missing: rng"):
         manager.load(into=TrainState(nn.Linear(1, 1), rng={}))
+
+
+def test_what_is_remembered_is_put_back() -> None:
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    put_back = remembered()
+    first = drawn()
+    drawn()
+    put_back()
+    assert drawn() == first

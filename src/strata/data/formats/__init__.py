@@ -7,11 +7,12 @@ from strata.data.formats.csv import Csv
 from strata.data.formats.files import Files
 from strata.data.formats.jsonl import Jsonl
 from strata.data.formats.parquet import Parquet
+from strata.data.formats.tfexample import TFExample
 from strata.data.formats.tfrecord import TFRecord
 from strata.data.formats.webdataset import WebDataset
 from strata.errors import InvalidInput
 
-AnyFormat: TypeAlias = Parquet | Arrow | Csv | Jsonl | WebDataset | TFRecord | Files
+AnyFormat: TypeAlias = Parquet | Arrow | Csv | Jsonl | WebDataset | TFRecord | TFExample | Files
 
 FORMATS: dict[str, type[AnyFormat]] = {
     "parquet": Parquet,
@@ -21,6 +22,7 @@ FORMATS: dict[str, type[AnyFormat]] = {
     "jsonl": Jsonl,
     "webdataset": WebDataset,
     "tfrecord": TFRecord,
+    "tfexample": TFExample,
     "files": Files,
 }
 
@@ -31,6 +33,8 @@ def format_of(format: str | AnyFormat, **options: Any) -> AnyFormat:
         if not isinstance(format, tuple(FORMATS.values())):
             raise InvalidInput(f"format must be one of {', '.join(FORMATS)}, not {type(format).__name__}")
         return format
+    if not format:
+        raise InvalidInput(f'say which format it is, such as format="parquet": Strata reads {", ".join(FORMATS)}')
     if format not in FORMATS:
         raise InvalidInput(f"{format!r} is not a format that Strata reads: {', '.join(FORMATS)}")
     try:

@@ -23,6 +23,8 @@ from strata.data.formats.ipcmessages import (
     footer_blocks,
     message_at,
 )
+from strata.data.formats.places import Parts, remembered
+from strata.data.formats.sparse import sparse_batch
 from strata.data.formats.window import Held, Window
 from strata.data.remembering import Remembered
 from strata.data.schemas import Found, plain, same
@@ -86,6 +88,13 @@ class Arrow(msgspec.Struct, frozen=True, tag="arrow"):
                 batch = reader.read_next_batch()
         batch.validate(full=True)
         return selected(pa.Table.from_batches([batch]), schema)
+
+    def parts(self, file: File, block: Block, schema: "pa.Schema") -> Parts | None:
+        def find() -> Parts | None:
+            head = _head(file)
+            return None if _needed(head, block.start) else sparse_batch(file, block, head.schema, schema)
+
+        return remembered(file, block, schema, find)
 
 
 def _checked(data: "pa.Buffer") -> Message:

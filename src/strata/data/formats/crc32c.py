@@ -1,9 +1,12 @@
-"""CRC-32C of many stretches of a buffer at once, in numpy: off the GIL, and with nothing to compile.
+"""CRC-32C of many stretches of a buffer: by google-crc32c, which has the processor's own instruction for it; where that
+is not there, in numpy, some forty times slower.
 
-A CRC without its usual start and end is linear: that of a stretch follows from those of two prefixes of the buffer. The
-prefixes are taken at every 32nd byte, all at once by tables for each position, then joined pairwise up and down.
+In numpy, all stretches are summed at once. A CRC without its usual start and end is linear: that of a stretch follows
+from those of two prefixes of the buffer. The prefixes are taken at every 32nd byte, all at once by tables for each
+position, then joined pairwise up and down.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,6 +24,26 @@ _LANE = 32
 
 def crc32c(data: Any, starts: Numbers, lengths: Numbers) -> Sums:
     """Of each stretch of the buffer."""
+    sum_of = _compiled()
+    if sum_of is None:
+        return crc32c_in_numpy(data, starts, lengths)
+    view = np.frombuffer(data, np.uint8)
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    return np.fromiter((sum_of(view[start:end]) for start, end in bounds), np.uint32, len(starts))
+
+
+@cache
+def _compiled() -> Callable[[Any], int] | None:
+    """The sum of a buffer, or None where the package is not there, or only in Python."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return None
+    return google_crc32c.value if google_crc32c.implementation == "c" else None
+
+
+def crc32c_in_numpy(data: Any, starts: Numbers, lengths: Numbers) -> Sums:
+    """The same with nothing to compile, off the GIL."""
     view = np.frombuffer(data, np.uint8)
     prefixes = _prefixes(view)
     begins = _prefix_at(view, prefixes, starts)
@@ -34,6 +57,15 @@ def crc32c_of_few(data: bytes) -> int:
     for byte in data:
         found = table[(found ^ byte) & 0xFF] ^ (found >> 8)
     return found ^ 0xFFFFFFFF
+
+
+def crc32c_of_lengths(lengths: Numbers) -> Sums:
+    """Of the eight bytes of each of these numbers, the lowest first. They are below 2**32."""
+    numbers = lengths.astype(np.uint32)
+    sums = np.full(len(numbers), _ALL)
+    for shift in range(0, 32, 8):
+        sums = _next(sums, numbers >> np.uint32(shift))
+    return _applied(_zeros(2), sums) ^ _ALL  # four zeros are left
 
 
 def masked(sums: Sums) -> Sums:

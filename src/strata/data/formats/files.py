@@ -10,6 +10,7 @@ from strata.data.columnar import arrow
 from strata.data.damage import Damage
 from strata.data.files import File
 from strata.data.formats.base import MAX_VALUE_BYTES, Block, FileIndex
+from strata.data.formats.places import LARGE_BYTES, Parts, Places
 from strata.data.formats.values import Values
 from strata.data.schemas import Found, same
 
@@ -50,3 +51,13 @@ class Files(msgspec.Struct, frozen=True, tag="files"):
         data = file.read(0, file.size)
         values = Values(data, _ZERO, np.array([file.size], np.int64)).take(_ZERO)
         return pa.table({"path": path, "data": values}).select(schema.names)
+
+    def parts(self, file: File, block: Block, schema: "pa.Schema") -> Parts | None:
+        if file.size < LARGE_BYTES or "data" not in schema.names:
+            return None
+        path = arrow().table({"path": [file.name]})
+        return Parts(path.select([name for name in schema.names if name == "path"]), {"data": _whole(file.size)})
+
+
+def _whole(size: int) -> Places:
+    return Places(_ZERO, np.array([size], np.int64))

@@ -5,7 +5,7 @@ tell its rows. Every place is checked before it is looked at.
 """
 
 import struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from strata.data.damage import Damage
 from strata.data.formats.base import MAX_BLOCK_BYTES
@@ -15,7 +15,9 @@ SCHEMA, DICTIONARY, BATCH = 1, 2, 3
 MAX_METADATA_BYTES = 256 << 20
 _CONTINUATION = 0xFFFFFFFF
 _FOOTER_BLOCK = struct.Struct("<qi4xq")
-_BUFFER = struct.Struct("<qq")
+_PAIR = struct.Struct("<qq")
+
+Pair: TypeAlias = tuple[int, int]
 
 
 class Source(Protocol):
@@ -33,7 +35,7 @@ class Message(NamedTuple):
     rows: int = 0
     dictionary: int = 0
     is_delta: bool = False
-    compressed: tuple[tuple[int, int], ...] = ()
+    compressed: tuple[Pair, ...] = ()
     """Where in the body its buffers are (start, length), if they are compressed."""
     body: int = 0
 
@@ -80,6 +82,9 @@ class _Table:
             raise Damage("a message in it says that it is longer than it is")
         return [*kind.iter_unpack(self._data[start + 4 : start + 4 + count * kind.size])]
 
+    def pairs(self, field: int) -> list[Pair]:
+        return [(first, second) for first, second in self.structs(field, _PAIR)]
+
 
 def _root(data: memoryview) -> _Table:
     if len(data) < 4:
@@ -89,15 +94,19 @@ def _root(data: memoryview) -> _Table:
 
 def message_at(source: Source, start: int) -> Message | None:
     """The message that begins there; None where the stream says that it ends."""
+    metadata, head = _metadata(source, start)
+    return _parsed(metadata, start, head) if metadata else None
+
+
+def _metadata(source: Source, start: int) -> tuple[memoryview, int]:
+    """What describes a message, and how many bytes of it are before its body. Nothing where the stream ends."""
     (size,) = struct.unpack("<I", source.at(start, 4))
     prefix = 4  # as Arrow wrote before 0.15
     if size == _CONTINUATION:
         (size,), prefix = struct.unpack("<I", source.at(start + 4, 4)), 8
-    if size == 0:
-        return None
     if size > MAX_METADATA_BYTES:
         raise Damage(f"the message at byte {start} is not one: it says that {size} bytes describe it")
-    return _parsed(source.at(start + prefix, size), start, prefix + size)
+    return source.at(start + prefix, size), prefix + size
 
 
 def _parsed(metadata: memoryview, start: int, head: int) -> Message:
@@ -111,11 +120,37 @@ def _parsed(metadata: memoryview, start: int, head: int) -> Message:
     batch = header.table(1) if kind == DICTIONARY else header
     if batch is None:
         raise Damage(f"the dictionary at byte {start} is empty")
-    buffers = tuple((at, size) for at, size in batch.structs(2, _BUFFER)) if batch.table(3) is not None else ()
+    buffers = tuple(batch.pairs(2)) if batch.table(3) is not None else ()
     if any(at < 0 or size < 0 or at + size > body for at, size in buffers):
         raise Damage(f"the message at byte {start} points outside of itself")
     dictionary = (header.number(0, "<q"), bool(header.number(2, "<B"))) if kind == DICTIONARY else (0, False)
     return Message(start, length, kind, batch.number(0, "<q"), *dictionary, buffers, head)
+
+
+class BatchLayout(NamedTuple):
+    """Where everything of a batch is: nodes are (rows, nulls) of each array, buffers (start, length) in its body."""
+
+    length: int
+    body: int
+    nodes: list[Pair]
+    buffers: list[Pair]
+    is_compressed: bool
+
+
+def batch_layout(source: Source) -> BatchLayout:
+    """Of the batch that begins at the first byte."""
+    metadata, head = _metadata(source, 0)
+    message = _parsed(metadata, 0, head)
+    batch = _root(metadata).table(2)
+    if message.kind != BATCH or batch is None:
+        raise Damage("there is no batch where one should be")
+    nodes, buffers = batch.pairs(1), batch.pairs(2)
+    body = message.length - head
+    if any(at < 0 or size < 0 or at + size > body for at, size in buffers):
+        raise Damage("a batch in it points outside of itself")
+    if any(rows < 0 or not 0 <= nulls <= rows for rows, nulls in nodes):
+        raise Damage("a batch in it says that it has less than no rows")
+    return BatchLayout(message.length, head, nodes, buffers, batch.table(3) is not None)
 
 
 def footer_blocks(footer: memoryview) -> tuple[list[int], list[int]]:

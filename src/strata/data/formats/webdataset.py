@@ -13,7 +13,7 @@ import numpy as np
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
-from strata.data.files import File
+from strata.data.files import File, Reading
 from strata.data.formats.base import (
     BLOCK_BYTES,
     MAX_VALUE_BYTES,
@@ -23,9 +23,10 @@ from strata.data.formats.base import (
     check_gzip,
     file_index,
 )
-from strata.data.formats.tar import Member, Source, members
+from strata.data.formats.places import LARGE_BYTES, Parts, Places, remembered
+from strata.data.formats.tar import RECORD, Member, Source, members
 from strata.data.formats.values import Values
-from strata.data.formats.window import Held, Window
+from strata.data.formats.window import Held, Part, Window
 from strata.data.schemas import Found, union
 
 if TYPE_CHECKING:
@@ -90,9 +91,51 @@ class WebDataset(msgspec.Struct, frozen=True, tag="webdataset"):
         for number, (row, name, _) in enumerate(places):
             if name in numbers:
                 numbers[name][row] = number
-        keys = pa.array([sample.key for sample in samples], pa.string())
+        keys = _keys(samples)
         made = {name: keys if name == KEY else values.take(numbers[name]) for name in schema.names}
         return pa.table(made, schema=schema) if made else pa.table({KEY: keys}).select([])
+
+    def parts(self, file: File, block: Block, schema: "pa.Schema") -> Parts | None:
+        if block.length < LARGE_BYTES * block.rows:
+            return None
+        return remembered(file, block, schema, lambda: _parts(file, block, schema))
+
+
+def _parts(file: File, block: Block, schema: "pa.Schema") -> Parts:
+    """Headers are read one by one, from one to the next."""
+    pa = arrow()
+    with file.reading() as reading:
+        reading.soon(block.start, block.length)
+        samples = [*_samples(Window(Part(reading, block.start, block.length), RECORD), whole=False)]
+        places = {name: _places(samples, name, block.start) for name in schema.names if name != KEY}
+        left = {name: each for name, each in places.items() if _is_large(each)}
+        read = {KEY: _keys(samples)} | {
+            name: pa.array(_values(reading, each), pa.binary()) for name, each in places.items() if name not in left
+        }
+    return Parts(pa.table({name: read[name] for name in schema.names if name in read}), left)
+
+
+def _keys(samples: list[_Sample]) -> "pa.Array":
+    return arrow().array([sample.key for sample in samples], arrow().string())
+
+
+def _places(samples: list[_Sample], name: str, start: int) -> Places:
+    """Of a column; its block begins there."""
+    found = [sample.members.get(name) for sample in samples]
+    starts = [0 if member is None else start + member.start for member in found]
+    return Places(np.array(starts, np.int64), np.array([-1 if each is None else each.size for each in found], np.int64))
+
+
+def _is_large(places: Places) -> bool:
+    there = places.lengths[places.lengths >= 0]
+    return len(there) > 0 and int(there.sum()) >= LARGE_BYTES * len(there)
+
+
+def _values(reading: Reading, places: Places) -> list[bytes | None]:
+    return [
+        None if length < 0 else reading.read(start, length)
+        for start, length in zip(*map(np.ndarray.tolist, places), strict=True)
+    ]
 
 
 def _samples(source: Source, *, whole: bool) -> Iterator[_Sample]:

@@ -17,11 +17,12 @@ from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.foreign.items import Path
+from strata.checkpoint.given import whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back, is_refusal
 from strata.checkpoint.manager import Where
 from strata.checkpoint.manifest import Part, PartRef
-from strata.checkpoint.saver import Saver, _Save, whole_number
+from strata.checkpoint.saver import Saver, _Save
 from strata.checkpoint.saving import commit, declare
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Store

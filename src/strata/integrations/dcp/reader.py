@@ -25,12 +25,12 @@ from strata import background
 from strata.checkpoint.boxes import Box
 from strata.checkpoint.frameworks import Block, framework_named
 from strata.checkpoint.gathering import memory_for, once, wishes_for
+from strata.checkpoint.given import whole_number
 from strata.checkpoint.leaves import Leaf, LeafSupply
 from strata.checkpoint.manager import LATEST_TRIES, Where
 from strata.checkpoint.manifest import BYTES
 from strata.checkpoint.readers import CheckpointGone, gone, marked
 from strata.checkpoint.reading import ChunkReader, Placed, Wish
-from strata.checkpoint.saver import whole_number
 from strata.checkpoint.skeleton import array_kinds
 from strata.checkpoint.store import Folder
 from strata.checkpoint.verifying import check_lengths

@@ -26,12 +26,12 @@ from torch.futures import Future
 from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
+from strata.checkpoint.given import checked_metrics, whole_number
 from strata.checkpoint.leftovers import giving_back
 from strata.checkpoint.lineage import Term, attempt_name, read_lineage
 from strata.checkpoint.manager import Where, _with
 from strata.checkpoint.manifest import Part, PartRef
 from strata.checkpoint.preparing import Planner
-from strata.checkpoint.saver import _checked_metrics, whole_number
 from strata.checkpoint.saving import declare, write_tree
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew
@@ -85,7 +85,7 @@ class StrataWriter(StorageWriter):
         super().__init__()
         self._place = (url, backend, job_id)
         self._step = None if step is None else whole_number(step, "step")
-        self._epoch, self._metrics = whole_number(epoch, "epoch"), _checked_metrics(metrics)
+        self._epoch, self._metrics = whole_number(epoch, "epoch"), checked_metrics(metrics)
         self._config = _with(config or CheckpointManagerConfig(), keep_count, None)
         if self._config.incremental:
             raise InvalidInput("torch.distributed.checkpoint saves are always whole: leave out incremental")

@@ -182,7 +182,7 @@ class SimulatedManager(CheckpointManager):
             ),
         )
 
-    def _taken_seat(self, settings: Config, world: tuple[int, int, str | None]) -> Seat:
+    def _taken_seat(self, where: Session | Config, world: tuple[int, int, str | None]) -> Seat:
         process = self._process
         rank, size, _ = world
         session = Session(cast(Channel, process.channel), Who(JOB, f"rank-{rank}", rank, size))

@@ -61,6 +61,10 @@ class VirtualChannel:
             await self._owner.act()
             backoff = min(backoff * 2, BACKOFF_SECONDS[1])
 
+    def stream(self, remote: Any) -> Any:
+        """What is pushed is only sooner than the next heartbeat."""
+        raise RpcError(Status.UNIMPLEMENTED, "there are no streams in the simulation")
+
     async def close(self) -> None:
         """Nothing is open."""
 

@@ -11,12 +11,19 @@ from typing import Any
 
 from strata.core import codec
 from strata.core.effects import AbandonAttempt, AnnounceCommit, Answer, BreakBarrier, Effect, ReleaseBarrier, Reply
-from strata.core.events import CoordinatorStarted, Event, HeartbeatReceived, RegisterRequested, SweepDue
+from strata.core.events import (
+    CoordinatorStarted,
+    Event,
+    HeartbeatReceived,
+    RecoverRequested,
+    RegisterRequested,
+    SweepDue,
+)
 from strata.core.machine import Machine
 from strata.core.records import Record
 from strata.core.settings import Policy
 from strata.core.state import State
-from strata.errors import StrataError
+from strata.errors import Fenced, NotFound, NotRegistered, StrataError
 from strata.testing.simulation.checker import Checker
 from strata.testing.simulation.loop import VirtualLoop
 from strata.testing.simulation.violation import Violation
@@ -111,9 +118,11 @@ class Host:
         try:
             decision = self.machine.handle(event, self._loop.now)
         except StrataError as error:
+            if type(event) is RecoverRequested and not isinstance(error, Fenced | NotFound | NotRegistered):
+                self._checker.leases.heard(event.job, event.worker)  # who has to wait is heard of all the same
             self._show(respond, error)
             return
-        if type(event) is HeartbeatReceived or type(event) is RegisterRequested:
+        if isinstance(event, HeartbeatReceived | RegisterRequested | RecoverRequested):
             self._checker.leases.heard(event.job, event.worker)
         if decision.records:
             self._checker.decided(self.machine, event, decision.records)

@@ -31,7 +31,7 @@ class LeaseChecks:
         self._asleep += seconds
 
     def heard(self, job: str, worker: str) -> None:
-        """A heartbeat or a registration was accepted."""
+        """A heartbeat or a registration was accepted, or a process that is there asked where to go on."""
         self._heard[(job, worker)] = self._awake()
 
     def _awake(self) -> float:

@@ -49,7 +49,12 @@ class ReadChecks:
         self._anew = False
         self._reported: dict[str, RangeSet] = {}
         self._departed = RangeSet()
-        self._saves: dict[int, RangeSet] = {}
+        self._former: RangeSet | None = None
+        """The same at the end of the epoch before, if that ended since everybody went on."""
+        self._at = 0
+        """The epoch."""
+        self._saves: dict[int, dict[int, RangeSet]] = {}
+        """By epoch: a save may be begun when the next has begun."""
         self._reads: dict[tuple[int, int], Any] = {}
         self._read_by: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
 
@@ -57,21 +62,26 @@ class ReadChecks:
 
     def _begin_save(self, record: CheckpointBegun) -> None:
         if record.job == FREERUN:
-            self._saves[record.attempt] = self._departed.copy()
+            self._saves[record.attempt] = {self._at: self._departed.copy()}
+            if self._former is not None:
+                self._saves[record.attempt][self._at - 1] = self._former.copy()
 
     def _part(self, record: PartAcknowledged) -> None:
         if record.job == FREERUN:
             for position in record.positions.values():
                 saved = self._saves[record.attempt]
-                self._saves[record.attempt] = saved.union(RangeSet.from_flat(position.consumed))
+                if position.epoch not in saved:
+                    raise Violation("positions", f"attempt {record.attempt} was not begun in epoch {position.epoch}")
+                saved[position.epoch] = saved[position.epoch].union(RangeSet.from_flat(position.consumed))
 
     def _decide(self, record: CheckpointDecided) -> None:
         """It holds what every participant had read, and what was reported by those who were gone when it began."""
         if record.job != FREERUN:
             return
         attempt = self.standby.state.jobs[FREERUN].attempts[record.attempt]
-        expected = self._saves.pop(record.attempt).to_flat()
+        saved = self._saves.pop(record.attempt)
         for position in attempt.positions.values():
+            expected = saved[position.epoch].to_flat()
             if position.consumed != expected:
                 raise Violation("positions", f"attempt {record.attempt} says {position.consumed}, not {expected}")
 
@@ -100,7 +110,7 @@ class ReadChecks:
 
     def _dataset(self, record: DatasetRegistered) -> None:
         if record.job == FREERUN:
-            self._reported, self._departed = {}, RangeSet()
+            self._reported, self._departed, self._former, self._at = {}, RangeSet(), None, 0
             self._reads[(record.version, 0)] = np.zeros(record.total_samples, np.int16)
 
     def read(self, process: Process, version: int, epoch: int, start: int, end: int) -> None:
@@ -135,7 +145,7 @@ class ReadChecks:
     def _epoch(self, record: EpochAdvanced) -> None:
         if record.job != FREERUN:
             return
-        self._reported, self._departed = {}, RangeSet()
+        self._reported, self._departed, self._former, self._at = {}, RangeSet(), self._departed, record.epoch
         seen = self._reads.pop((record.version, record.epoch - 1))
         if record.consumed != len(seen) and "are consumed" in record.reason:
             raise Violation("samples", f"epoch {record.epoch - 1} ended after {record.consumed} of {len(seen)} samples")
@@ -158,5 +168,5 @@ class ReadChecks:
             seen = np.zeros(dataset.total_samples, np.int16)
             for start, end in dataset.consumed:
                 seen[start:end] = 1
-            self._departed = dataset.consumed.copy()
+            self._departed, self._former, self._at = dataset.consumed.copy(), None, dataset.epoch
             self._reads[(dataset.version, dataset.epoch)] = seen

@@ -26,6 +26,8 @@ def tell(record: r.Record) -> str:
             return f"dataset {record.dataset} version {record.version}: {record.total_samples} samples"
         case r.EpochAdvanced():
             return f"dataset {record.dataset} enters epoch {record.epoch}: {record.reason}"
+        case r.EpochProven():
+            return f"dataset {record.dataset} had ended epoch {record.epoch}: {record.reason}"
         case r.ShardsRevoked() | r.ShardsReleased():
             what = "must give up" if isinstance(record, r.ShardsRevoked) else "gave up"
             return f"{record.worker} {what} {count(record.shards)} shards of {record.dataset}"

@@ -1,0 +1,478 @@
+"""A training process in its job: registered, heard of, and told what all ranks agree on.
+
+    register_worker ──▶ recover ──▶ steps: should_save, wait_barrier ──▶ deregister
+                          ▲            │
+                          └────────────┘  the world changed: `is_stale` says so
+
+While one is registered, whatever else of this process takes part in a job (`CheckpointManager`, `strata.data.Loader`)
+takes part in this one, unless told otherwise. Calls are async, and run on Strata's own loop; `blocking` has the same
+ones for code that is not.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from strata import background
+from strata.checkpoint.recovering import finish_for_others
+from strata.config import Config
+from strata.core.ids import check_id, check_int
+from strata.core.membership import MAX_RESOURCES
+from strata.core.orders import ShardLayout
+from strata.errors import InvalidInput, RankFailed, StaleGeneration, StrataError
+from strata.session import Place, Report, Session, Who, activate, deactivate, join, leave, who_joins, will_pass
+from strata.session.waiting import recovery_point
+from strata.sharding import ShardAssignment, assignments
+from strata.v1 import coordinator_pb2 as pb
+from strata.wire.addresses import HERE, parse_url
+from strata.worker import machine
+from strata.worker.barriers import Barriers, Released, barriers_of
+from strata.worker.settings import OrchestratorConfig
+
+logger = logging.getLogger("strata.worker")
+
+PAUSE_SECONDS = 0.2
+STATES = ("initializing", "idle", "loading", "training", "checkpointing", "recovering")
+
+
+class Registration(NamedTuple):
+    """The place that this process has in its job, and how it came by it."""
+
+    worker_id: str
+    rank: int
+    world_size: int
+    incarnation: int
+    generation: int
+    heartbeat_seconds: float
+    lease_seconds: float
+    reason: str
+
+
+class Recovery(NamedTuple):
+    """Where all ranks go on from. A step of -1 is the beginning; `attempt` is the checkpoint's number in the job.
+    `rank` is this process's place among the `ranks` that are there. `shards` are this worker's, by dataset."""
+
+    generation: int
+    attempt: int
+    step: int
+    epoch: int
+    reason: str
+    rank: int
+    ranks: tuple[int, ...]
+    shards: dict[str, list[ShardAssignment]]
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+
+class Peer(NamedTuple):
+    """A worker of the same job, and where it said that it can be reached."""
+
+    worker_id: str
+    rank: int
+    ip: str
+    port: int
+    metadata: dict[str, str]
+
+
+class Stop(NamedTuple):
+    """This process is to leave: when the step at hand is done, and saved if it is to be."""
+
+    reason: str
+
+
+class TrainingOrchestrator:
+    """This process as worker `worker_id` of a job.
+
+    A rank that is given, here or by the launcher, is taken or refused with the reason; without one the coordinator
+    gives one. Likewise world_size; without one the world is open: whoever joins is of it.
+    """
+
+    def __init__(
+        self,
+        worker_id: str | None = None,
+        coordinator_url: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        *,
+        job_id: str | None = None,
+        config: OrchestratorConfig | None = None,
+    ) -> None:
+        said = {"coordinator_url": coordinator_url or None, "world_size": world_size, "rank": rank, "job_id": job_id}
+        self._settings = Config(said, os.environ)
+        self.config = config or OrchestratorConfig()
+        job = check_id(self._settings["job_id"], "job_id")
+        self._who: Who = who_joins(self._settings, job)
+        if worker_id is not None:
+            self._who = self._who._replace(worker=check_id(worker_id, "worker_id"))
+        self._loop = background.loop()
+        self._session: Session | None = None
+        self._barriers: Barriers | None = None
+        self._stop: Stop | None = None
+        self._generation = 0
+        self._world_id = ""
+        self.blocking = BlockingOrchestrator(self)
+
+    @classmethod
+    def from_env(cls, **said: Any) -> Self:
+        """As torchrun, Slurm, Kubernetes, MPI or Ray say who this is, and of how many. What is said here goes first."""
+        return cls(**{**_ray(os.environ), **said})
+
+    def __repr__(self) -> str:
+        place = f", rank {self.rank}" if self.is_registered else ", not registered"
+        return f"TrainingOrchestrator(worker {self._who.worker!r} of job {self._who.job!r}{place})"
+
+    # -- its place ---------------------------------------------------------------------------------------------------
+
+    async def register_worker(
+        self,
+        ip: str | None = None,
+        port: int = 0,
+        gpu_count: int | None = None,
+        memory_bytes: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Registration:
+        """Ask for a place. From now on this process is heard of, for as long as it lives. What is not said of it is
+        looked up. To register again gives the place that it has."""
+        return await background.awaited(self._register(ip, port, gpu_count, memory_bytes, metadata))
+
+    async def _register(
+        self, ip: str | None, port: int, gpus: int | None, memory: int | None, metadata: Mapping[str, str] | None
+    ) -> Registration:
+        if self._session is None:
+            host = parse_url(self._settings["coordinator_url"] or HERE).hosts[0]
+            about: dict[str, Any] = {
+                "ip": machine.address_towards(host) if ip is None else _text(ip, "ip"),
+                "port": check_int(port, "port", most=65535),
+                "gpu_count": machine.gpu_count() if gpus is None else check_int(gpus, "gpu_count"),
+                "memory_bytes": machine.memory_bytes() if memory is None else check_int(memory, "memory_bytes"),
+                "metadata": _metadata(metadata or {}),
+            }
+            stall = self.config.stall_seconds if self.config.helper else None
+            session = join(self._settings, self._who, stall_seconds=stall, **about)
+            session.on(pb.Command.KIND_STOP, self._told_to_stop)
+            session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
+            self._session, self._barriers = session, barriers_of(session)
+            activate(session)
+        try:
+            found = await self._session.present(self.config.register_seconds)
+        except BaseException as error:
+            await asyncio.to_thread(self._forget, f"it could not register: {error}")
+            raise
+        self._generation = found.generation
+        if self._who.world_size is not None:
+            self._session.place = Place(found.rank, found.world_size)
+        return self._registration(found)
+
+    def _registration(self, found: pb.RegisterResponse) -> Registration:
+        about = (found.generation, found.heartbeat_seconds, found.lease_seconds, found.reason)
+        return Registration(found.worker_id, found.rank, found.world_size, found.incarnation, *about)
+
+    @property
+    def is_registered(self) -> bool:
+        return self._session is not None and self._session.registered is not None
+
+    @property
+    def session(self) -> Session:
+        if self._session is None:
+            raise InvalidInput(f"worker {self._who.worker!r} is not registered: call register_worker first")
+        return self._session
+
+    @property
+    def rank(self) -> int:
+        """As the coordinator knows this process."""
+        return self._registered.rank
+
+    @property
+    def world_size(self) -> int:
+        """As it was declared; in an open world, as many as were there when this process registered."""
+        return self._registered.world_size
+
+    @property
+    def world_id(self) -> str:
+        """A name for what this process recovered to, the same on all ranks and no other time: for those who connect to
+        each other, and must not meet anybody of the world before."""
+        if not self._world_id:
+            raise InvalidInput(f"worker {self._who.worker!r} has not recovered: call recover first")
+        return self._world_id
+
+    @property
+    def _registered(self) -> pb.RegisterResponse:
+        registered = self.session.registered
+        if registered is None:
+            raise InvalidInput(f"worker {self._who.worker!r} has no place in the job at the moment")
+        return registered
+
+    async def deregister(self, reason: str = "it is done") -> None:
+        """Leave, so that nobody waits for this process. What else of it takes part stays until it is closed."""
+        await asyncio.to_thread(self._forget, reason)
+
+    def _forget(self, reason: str) -> None:
+        session, self._session, self._barriers = self._session, None, None
+        if session is not None:
+            session.off(pb.Command.KIND_STOP, self._told_to_stop)
+            session.off(pb.Command.KIND_DRAIN, self._told_to_stop)
+            deactivate(session)
+            leave(session, reason)
+
+    async def __aenter__(self) -> Self:
+        await self.register_worker()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.deregister()
+
+    # -- what it says ------------------------------------------------------------------------------------------------
+
+    def report(
+        self,
+        state: str | None = None,
+        step: int | None = None,
+        epoch: int | None = None,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        """What the next heartbeats say; what is not said here stays as it was. Takes no time."""
+        said = self.session.says
+        self.session.says = Report(
+            said.state if state is None else _state(state),
+            said.step if step is None else check_int(step, "step"),
+            said.epoch if epoch is None else check_int(epoch, "epoch"),
+            said.resources if resources is None else _resources(resources),
+        )
+
+    async def heartbeat(self, state: str | None = None, step: int | None = None, epoch: int | None = None) -> None:
+        """Be heard of now; by itself that happens every few seconds. Raises what the coordinator says against it."""
+        self.report(state, step, epoch)
+        await background.awaited(self.session.be_heard())
+
+    # -- together ----------------------------------------------------------------------------------------------------
+
+    async def wait_barrier(
+        self, barrier_id: str, timeout: float | None = None, expected_participants: int | None = None
+    ) -> Released:
+        """Until so many have come, by default all of the world. BarrierFailed if one of them is lost, or not all come
+        within so many seconds; it names who is missing."""
+        if self._barriers is None:
+            raise InvalidInput(f"worker {self._who.worker!r} is not registered: call register_worker first")
+        count = self.world_size if expected_participants is None else expected_participants
+        check_int(count, "expected_participants", least=1)
+        return await background.awaited(self._barriers.wait(barrier_id, timeout, count))
+
+    def should_save(self, step: int) -> bool:
+        """Whether all ranks save at this step, which this one has completed: by schedule, or since somebody asked. Ask
+        at each step. It may wait, where others have yet to say whether they can."""
+        self.report(step=step)
+        agreed = self.session.appointments.reached(step)
+        if agreed is not None:
+            logger.info("all ranks save at step %d: %s", step, agreed.reason)
+            if agreed.last:
+                self._stop = Stop(agreed.reason)
+        every = self.config.save_every
+        return agreed is not None or (every is not None and step > 0 and step % every == 0)
+
+    async def request_checkpoint(self, reason: str, within_seconds: float = 0.0) -> int:
+        """Ask for one at a step that all ranks agree to; `should_save` then says so. Gives the step, or -1 while
+        that is being agreed."""
+        asked = self.session.call("RequestCheckpoint", reason=reason, within_seconds=within_seconds)
+        answer = await background.awaited(asked)
+        step: int = answer.step
+        return step
+
+    def ask_to_stop(self, reason: str, within_seconds: float, *, save: bool = True) -> None:
+        """The whole job, at a step that all ranks agree to and save at, or at once; `stopping` then says so. Does not
+        wait, so a signal handler may call it."""
+        asyncio.run_coroutine_threadsafe(self._ask_to_stop(reason, within_seconds, save), self._loop)
+
+    async def _ask_to_stop(self, reason: str, within: float, save: bool) -> None:
+        ends = time.monotonic() + within
+        asked: dict[str, Any] = {"reason": reason, "within_seconds": within, "without_checkpoint": not save}
+        while True:
+            try:
+                await self.session.call("StopJob", **asked)
+                return
+            except StrataError as error:
+                if not will_pass(error) or time.monotonic() > ends:
+                    logger.error("the job could not be asked to stop (%s): %s", reason, error)
+                    return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    @property
+    def patience_seconds(self) -> float:
+        """After so long it is known of every process whether it is lost."""
+        registered = self._registered
+        return registered.lease_seconds + 2 * registered.heartbeat_seconds + 1.0
+
+    @property
+    def stopping(self) -> Stop | None:
+        """Whether this process is to leave, and why. Where all stop, it is at the same step."""
+        return self._stop
+
+    async def _told_to_stop(self, command: pb.Command) -> None:
+        if self._stop is None:
+            self._stop = Stop(command.reason)
+            logger.warning("worker %s is told to stop: %s", self._who.worker, command.reason)
+
+    # -- recovery ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the world has changed since this process recovered, or came: what it does may not fit any more."""
+        return self.session.generation > self._generation or self.session.registered is None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether steps were made since it recovered: the recovery point lies behind."""
+        return self.session.appointments.has_begun
+
+    async def recover(self, least: int = 1, *, again: bool = False) -> Recovery:
+        """Where all ranks go on from. Waits until all of them are there, and in an open world at least so many; what is
+        decided is committed first, by a checkpoint manager of any of them. `again`: everybody goes back, though nobody
+        is lost."""
+        return await background.awaited(self._recover(least, again))
+
+    async def _recover(self, least: int, again: bool) -> Recovery:
+        session = self.session
+        session.appointments.begin_again()
+        self.report("recovering")
+        ends = time.monotonic() + self.config.recover_seconds
+        least, former = max(self._who.world_size or 0, least), self._generation if again else None
+        finish = partial(finish_for_others, session, self._who.job)
+        who = f"worker {self._who.worker!r}"
+        point = await recovery_point(session, least, who, ends, generation=former, finish=finish)
+        own = self._registered
+        ranks = tuple(point.ranks)
+        if own.rank not in ranks:
+            raise RankFailed(f"worker {own.worker_id!r} (rank {own.rank}) is not of the world that goes on: {ranks}")
+        self._generation, place = point.generation, ranks.index(own.rank)
+        self._world_id = f"generation{point.generation}.{point.point}"
+        if self._who.world_size is None:
+            session.place = Place(place, len(ranks), self._world_id)
+        shards = await self._shards(own.rank)
+        about = (point.attempt, point.step, point.epoch, point.reason)
+        return Recovery(point.generation, *about, place, ranks, shards)
+
+    async def gather(self) -> None:
+        """Until all who recovered to the same point have come here, so that whoever connects to them meets nobody of
+        the world before. StaleGeneration if the world changes meanwhile."""
+        await background.awaited(self._gather())
+
+    async def _gather(self) -> None:
+        place = self.session.place
+        if not self._world_id or place is None or place.size < 2 or self._barriers is None:
+            return
+        waiting = self._barriers.wait(f"recovered-{self._world_id}", self.config.recover_seconds, place.size)
+        task = asyncio.ensure_future(waiting)
+        try:
+            while not (await asyncio.wait({task}, timeout=PAUSE_SECONDS))[0]:
+                if self.is_stale:
+                    raise StaleGeneration(f"the world has changed since {self._world_id}", generation=self._generation)
+            task.result()
+        finally:
+            task.cancel()
+
+    async def peers(self) -> list[Peer]:
+        """Who is there since this process recovered, by place. StaleGeneration if that has changed."""
+        return await background.awaited(self._peers())
+
+    async def _peers(self) -> list[Peer]:
+        found: list[Peer] = []
+        page: Any = None
+        while page is None or page.HasField("next_rank"):
+            start = 0 if page is None else page.next_rank
+            page = await self.session.call("GetWorld", from_rank=start, generation=self._generation)
+            found += [Peer(each.worker_id, each.rank, each.ip, each.port, dict(each.metadata)) for each in page.peers]
+        return found
+
+    async def _shards(self, rank: int) -> dict[str, list[ShardAssignment]]:
+        known = (await self.session.call("ListDatasets")).datasets
+        return {each.dataset_id: await self._shards_of(each.dataset_id, rank) for each in known}
+
+    async def _shards_of(self, dataset: str, rank: int) -> list[ShardAssignment]:
+        share = await self.session.call("GetShards", dataset_id=dataset, rank=rank)
+        layout = ShardLayout(share.total_samples, share.shard_size)
+        return assignments(dataset, layout, share.epoch, np.array(share.shard_ids, np.int64))
+
+
+class BlockingOrchestrator:
+    """The same calls for code that is not async."""
+
+    def __init__(self, orchestrator: TrainingOrchestrator) -> None:
+        self._orchestrator = orchestrator
+
+    def register_worker(
+        self,
+        ip: str | None = None,
+        port: int = 0,
+        gpu_count: int | None = None,
+        memory_bytes: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Registration:
+        return background.run(self._orchestrator.register_worker(ip, port, gpu_count, memory_bytes, metadata))
+
+    def wait_barrier(
+        self, barrier_id: str, timeout: float | None = None, expected_participants: int | None = None
+    ) -> Released:
+        return background.run(self._orchestrator.wait_barrier(barrier_id, timeout, expected_participants))
+
+    def heartbeat(self, state: str | None = None, step: int | None = None, epoch: int | None = None) -> None:
+        background.run(self._orchestrator.heartbeat(state, step, epoch))
+
+    def request_checkpoint(self, reason: str, within_seconds: float = 0.0) -> int:
+        return background.run(self._orchestrator.request_checkpoint(reason, within_seconds))
+
+    def recover(self, least: int = 1, *, again: bool = False) -> Recovery:
+        return background.run(self._orchestrator.recover(least, again=again))
+
+    def gather(self) -> None:
+        background.run(self._orchestrator.gather())
+
+    def peers(self) -> list[Peer]:
+        return background.run(self._orchestrator.peers())
+
+    def deregister(self, reason: str = "it is done") -> None:
+        self._orchestrator._forget(reason)
+
+
+def _state(name: str) -> int:
+    if name not in STATES:
+        raise InvalidInput(f"a worker cannot be {name!r}: it is one of {', '.join(STATES)}")
+    return pb.WorkerState.Value(f"WORKER_STATE_{name.upper()}")
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} must be a string, not {type(value).__name__} ({value!r})")
+    return value
+
+
+def _metadata(said: Mapping[str, str]) -> dict[str, str]:
+    return {_text(name, "a name in metadata"): _text(value, f"metadata[{name!r}]") for name, value in said.items()}
+
+
+def _resources(said: Mapping[str, float]) -> dict[str, float]:
+    """A heartbeat with others is refused, and the worker is lost."""
+    if len(said) > MAX_RESOURCES:
+        raise InvalidInput(f"{len(said)} resources are more than the {MAX_RESOURCES} that the coordinator keeps")
+    for name in said:
+        _text(name, "the name of a resource")
+    try:
+        return {name: float(value) for name, value in said.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"resources are numbers by name, which {dict(said)!r} is not: {error}") from error
+
+
+def _ray(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Ray Train tells a worker its place in the process that it runs in, where the environment does not."""
+    train = sys.modules.get("ray.train")
+    if train is None or "RANK" in environment:
+        return {}
+    context = train.get_context()
+    return {"rank": context.get_world_rank(), "world_size": context.get_world_size()}

@@ -1,0 +1,412 @@
+"""A training loop that goes on from where its job is: batches in, steps counted, checkpoints when they are due.
+
+    with Training(state, loader, manager, epochs=3, save_every=100) as training:
+        for batch in training:
+            …
+
+The law: a step counts when the next batch is asked for. A checkpoint has the state after a step, that step's number,
+and where the data was, in one commit; to start again, on any number of ranks, goes on behind it. When it ends by itself
+the last step is committed. A job that has to stop ends in `Stopped` or `Preempted`, which end the process with the
+status that whoever started it looks for.
+
+With an orchestrator, and `with training.step():` around what is done with a batch, a process outlives others that are
+lost: it goes back, with all who are left, to the last checkpoint.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from typing import Any, Self, cast
+
+from strata.checkpoint import CheckpointManager
+from strata.checkpoint.loading import is_changeable
+from strata.core.ids import check_int
+from strata.core.membership import MAX_RESOURCES
+from strata.data.loader import Loader
+from strata.errors import (
+    AccessDenied,
+    CheckpointMismatch,
+    InvalidInput,
+    NotFound,
+    RankFailed,
+    StaleGeneration,
+    StrataError,
+    Superseded,
+)
+from strata.worker.goodput import Cause, Goodput, Summary
+from strata.worker.orchestrator import TrainingOrchestrator
+from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempted, Stopped
+
+logger = logging.getLogger("strata.worker")
+
+DATA = "data"
+"""What a checkpoint calls the data of a loader that is part of no job."""
+LOST = (OSError, RuntimeError, StrataError)
+"""Errors that a step may end with because another rank is lost: those of sockets, of torch's collectives, of Strata."""
+OTHERS = (ConnectionError, StrataError)
+"""Of these, those that another rank may be the cause of though it is not lost: it went back by itself, say."""
+FINAL = (InvalidInput, CheckpointMismatch, AccessDenied, NotImplementedError, RecursionError)
+"""Of these, those that are this process's own, and that nothing is changed in by going back."""
+UNCHANGEABLE = (bytes, bytearray, memoryview, str, int, float, tuple, type(None))
+TRIES = 5
+NOTICE_SECONDS = 30.0
+LOOK_SECONDS = 0.05
+SHOW_SECONDS = 5.0
+"""Where the time goes is told to the coordinator about so often."""
+
+
+class Training:
+    """state: what is saved and loaded: a `strata.torch.TrainState`, a dict, or any object that CheckpointManager takes.
+        Dicts and lists are changed where they are when it is loaded; arrays in them that cannot be changed, such as
+        JAX's, are others then.
+    loader: gives the batches. manager: where checkpoints are. epochs: so many times through the data.
+    save_every: a checkpoint after each so many steps; None: at the end, and when somebody asks.
+    orchestrator: this process's, if it has one; it must be registered, and recovered where the world is open.
+    notice_seconds: how long after SIGTERM or SIGUSR1 this process is killed.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        loader: Loader,
+        manager: CheckpointManager,
+        *,
+        epochs: int = 1,
+        save_every: int | None = None,
+        orchestrator: TrainingOrchestrator | None = None,
+        notice_seconds: float = NOTICE_SECONDS,
+    ) -> None:
+        if isinstance(state, UNCHANGEABLE):
+            raise InvalidInput(
+                f"a state that is a {type(state).__name__} cannot be what a checkpoint has once that is loaded: put it "
+                "into a dict"
+            )
+        self.state, self.loader, self.manager = state, loader, manager
+        self._epochs = check_int(epochs, "epochs", least=1)
+        self._save_every = None if save_every is None else check_int(save_every, "save_every", least=1)
+        self._orchestrator = orchestrator
+        self._notices = Notices(notice_seconds, self._on_notice)
+        self._notice: Notice | None = None
+        self.completed = 0
+        """So many steps, since the beginning of the job."""
+        self._saved = -1
+        self._failed: Exception | None = None
+        self._tries = 0
+        """How often something failed that was not this process's, since a step was completed."""
+        self._account = Goodput(time.monotonic())
+        self._shown = 0.0
+        self._reported: dict[str, float] = {}
+        self.on_world: list[Callable[[], None]] = []
+        """Called when this process has found its place among those who are there, whenever that is another world: to
+        connect to them, say."""
+        self.recoveries = 0
+        """How often this process went back to a checkpoint with those who were left."""
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._notices.watch()
+        self._attach()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """What is under way is committed, whatever ended the loop; its failure is raised unless another error is."""
+        if kind is not None and issubclass(kind, Preempted):
+            self._notices.end()
+        else:
+            self._notices.unwatch()
+        try:
+            self.manager.close()
+        except StrataError:
+            if kind is None:
+                raise
+            logger.exception("the last save failed")
+        finally:
+            self.loader.close()
+        if self._failed is not None and kind is None:  # the loop was left behind a step that failed
+            raise self._failed
+
+    def _attach(self) -> None:
+        self.manager.listen(self._notices.saved)
+        if not self.loader.is_of_a_job:
+            self.manager.reads(DATA, self.loader.data_position)
+
+    @property
+    def goodput(self) -> Summary:
+        """Where the time went since this was made: how much of it made steps that count, and what took the rest."""
+        return self._account.summary(time.monotonic())
+
+    @contextmanager
+    def spent(self, cause: Cause) -> Iterator[None]:
+        """What is done here is put down to this cause, such as "barrier" for waiting within a step."""
+        self._account.enter(cause, time.monotonic())
+        try:
+            yield
+        finally:
+            self._account.leave(time.monotonic())
+
+    def report(self, **numbers: float) -> None:
+        """Numbers of the step at hand, such as the loss: a checkpoint has them as its metrics, the coordinator shows
+        the first of them."""
+        self._reported = {name: float(value) for name, value in numbers.items()}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around all that is done with a batch. If it fails because another rank is lost, this one goes back with those
+        who are left; other errors are raised. Without an orchestrator all are."""
+        try:
+            yield
+        except LOST as error:
+            if self._orchestrator is None or isinstance(error, FINAL):
+                raise
+            self._failed = error
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._saved >= 0:  # it was left, and is entered again
+            with suppress(StaleGeneration):
+                self._wait_for_saves()
+        self._restore(is_stale=self._orchestrator is not None and self._orchestrator.is_under_way)
+        while True:
+            try:
+                while self._has_more():
+                    yield from self._epoch()
+                self._finish()
+                return
+            except StaleGeneration as stale:
+                self._go_back(stale)
+
+    def _has_more(self) -> bool:
+        """Whether an epoch is left, once it is known where all ranks are."""
+        with self.spent("data"):
+            self.loader.settle()
+        return self.loader.epoch < self._epochs
+
+    def _finish(self) -> None:
+        """Who is lost before the last step is committed is gone back for, as at any other."""
+        if self._saved != self.completed:
+            self._save()
+        self._wait_for_saves()
+        self._say("idle")
+
+    def _epoch(self) -> Iterator[Any]:
+        """The rest of it. StaleGeneration if the world has changed."""
+        with closing(cast(Generator[Any, None, None], iter(self.loader))) as batches:
+            while True:
+                with self.spent("data"):
+                    batch = next(batches, None)
+                if batch is None:  # and who is through with it may have left
+                    return
+                if self._has_changed():
+                    raise StaleGeneration("the world has changed", generation=0)
+                self._account.enter("step", time.monotonic())
+                try:
+                    yield batch
+                except GeneratorExit:  # the loop was left
+                    self._account.abandon(time.monotonic())
+                    raise
+                if self._failed is not None:
+                    self._account.abandon(time.monotonic())
+                    self._wait_for_change(self._failed)
+                self._account.leave(time.monotonic(), _samples(batch))
+                self._complete()
+
+    def _complete(self) -> None:
+        self.completed, self._tries = self.completed + 1, 0
+        self._say("training")
+        orchestrator, every = self._orchestrator, self._save_every
+        asked = orchestrator is not None and orchestrator.should_save(self.completed)
+        if asked or (every is not None and self.completed % every == 0) or self._is_last():
+            self._save()
+        self._stop_if_told()
+
+    def _is_last(self) -> bool:
+        """Whether this process was given notice, and need not agree with others on where to stop."""
+        return self._notice is not None and self._notice.is_enough and self._orchestrator is None
+
+    def _save(self) -> None:
+        self._say("checkpointing")
+        with self.spent("checkpoint"):
+            self.manager.save_async(self.state, self.completed, epoch=self.loader.epoch, metrics=self._reported or None)
+        self._saved = self.completed
+        self._say("training")
+
+    def _wait_for_saves(self) -> None:
+        """That one before the last failed was logged then, and ends nothing: what it had is in the last.
+        StaleGeneration if that is not committed, and the world has changed: it never will be."""
+        with self.spent("checkpoint"):
+            try:
+                while not self._is_written():
+                    if self._has_changed() and self.manager.latest_step() != self._saved:
+                        raise StaleGeneration(f"step {self._saved} is not committed", generation=0)
+            except StaleGeneration:
+                raise
+            except StrataError as error:
+                if self.manager.latest_step() != self._saved:
+                    if self._changes_soon():
+                        raise StaleGeneration(f"step {self._saved} is not saved: {error}", generation=0) from error
+                    raise
+                logger.warning("step %d is committed; a save before it failed: %s", self._saved, error)
+
+    def _is_written(self) -> bool:
+        """Whether nothing is under way. Who would be told of others that are lost waits for a moment only."""
+        try:
+            self.manager.wait(None if self._orchestrator is None else LOOK_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    def _stop_if_told(self) -> None:
+        orchestrator, notice = self._orchestrator, self._notice
+        stop = None if orchestrator is None else orchestrator.stopping
+        if stop is None and (notice is None or (notice.is_enough and orchestrator is not None)):
+            return
+        reason = stop.reason if stop is not None else "" if notice is None else notice.reason
+        is_preempted = notice is not None or REQUEUED in reason
+        if notice is None or notice.is_enough:
+            self._wait_for_the_last(is_preempted=is_preempted)
+        self.loader.finish()
+        logger.warning("training stops at step %d: %s", self.completed, reason)
+        raise Preempted(REQUEUE) if is_preempted else Stopped(0)
+
+    def _wait_for_the_last(self, *, is_preempted: bool) -> None:
+        """Nobody goes back any more. Who is to be started again is, from the commit that there is."""
+        try:
+            self._wait_for_saves()
+        except StrataError as error:
+            if is_preempted:
+                logger.error("step %d is not saved, and the last commit stays: %s", self._saved, error)
+            elif isinstance(error, StaleGeneration):
+                raise RankFailed(f"training stops, and step {self._saved} is not saved: {error}") from error
+            else:
+                raise
+
+    def _on_notice(self, notice: Notice) -> None:
+        """In a signal handler: whom it concerns is told behind. The others learn that they are to be started again."""
+        if self._notice is not None:
+            return
+        self._notice, orchestrator = notice, self._orchestrator
+        if orchestrator is not None:
+            orchestrator.ask_to_stop(f"{REQUEUED}: {notice.reason}", notice.seconds, save=notice.is_enough)
+
+    def _say(self, state: str) -> None:
+        if self._orchestrator is None:
+            return
+        resources, now = None, time.monotonic()
+        if now - self._shown > SHOW_SECONDS:
+            own, self._shown = self._account.summary(now).as_resources(), now
+            resources = dict(islice(self._reported.items(), MAX_RESOURCES - len(own))) | own
+        self._orchestrator.report(state, self.completed, self.loader.epoch, resources)
+
+    # -- going back --------------------------------------------------------------------------------------------------
+
+    def _restore(self, *, is_stale: bool) -> None:
+        """To where all ranks go on from, which is to be agreed on anew if what was is behind. If the world changes
+        meanwhile, it is another place."""
+        with self.spent("recovery"):
+            while True:
+                self._say("recovering")
+                try:
+                    if is_stale:
+                        self._rejoin()
+                    self._load()
+                    is_stale = self._has_changed()
+                    if not is_stale:
+                        for each in self.on_world:
+                            each()
+                        return
+                except LOST as error:
+                    orchestrator = self._orchestrator
+                    if orchestrator is None or isinstance(error, FINAL):
+                        raise
+                    if isinstance(error, Superseded) and not orchestrator.is_registered:
+                        raise  # another process has its name, for good
+                    logger.warning("training does not go on yet, and tries again: %s", error)
+                    with suppress(StaleGeneration):
+                        self._wait_for_change(error)
+                    is_stale = True
+
+    def _load(self) -> None:
+        """Where there is no checkpoint yet, the beginning is made one: so there is always something to go back to."""
+        try:
+            loaded = self.manager.load(**self._target())
+        except NotFound:
+            if self.completed or self.manager.latest_step() is not None:
+                raise
+            self.manager.save(self.state, 0)
+            self._saved = 0
+            return
+        _put(loaded, self.state)
+        found = self.manager.describe(self.manager.loaded_step)  # which may not be the latest any more
+        self._account.lost(max(0, self.completed - found.step))
+        self.completed = self._saved = found.step
+        if not self.loader.is_of_a_job and DATA in found.data:
+            self.loader.go_on_from(found.data[DATA])
+        logger.info("training goes on from step %d", self.completed)
+
+    def _target(self) -> dict[str, Any]:
+        """Arrays are filled where they lie, for whoever holds them, too; if some cannot be, as JAX's, all are new."""
+        is_new = isinstance(self.state, dict | list) and not is_changeable(self.state)
+        return {"like" if is_new else "into": self.state}
+
+    def _has_changed(self) -> bool:
+        return self._orchestrator is not None and self._orchestrator.is_stale
+
+    def _changes_soon(self) -> bool:
+        """Whether the world does in the time that it takes to know of every process whether it is lost."""
+        orchestrator = self._orchestrator
+        if orchestrator is None:
+            return False
+        ends = time.monotonic() + orchestrator.patience_seconds
+        with self.spent("recovery"):
+            while not orchestrator.is_stale and time.monotonic() < ends:
+                time.sleep(LOOK_SECONDS)
+        return orchestrator.is_stale
+
+    def _wait_for_change(self, error: Exception) -> None:
+        """Something failed. If the world changes soon, that was why: StaleGeneration. If it does not, it may still be
+        another's fault, which all go back for, some times; else it is raised."""
+        self._failed = None
+        if not self._changes_soon():
+            self._tries += 1
+            if self._tries > TRIES or not isinstance(error, OTHERS):
+                raise error
+        raise StaleGeneration(f"the world has changed, or the others failed: {error}", generation=0) from error
+
+    def _go_back(self, why: StaleGeneration) -> None:
+        if self._orchestrator is None:
+            raise why
+        logger.warning("training goes back to a checkpoint: %s", why)
+        self.recoveries += 1
+        self._restore(is_stale=True)
+
+    def _rejoin(self) -> None:
+        """The place that this process has among those who are there now."""
+        orchestrator = self._orchestrator
+        assert orchestrator is not None
+        self.manager.give_up()
+        if self.loader.is_of_a_job:
+            self.loader.rejoin()
+        orchestrator.blocking.recover(again=not orchestrator.is_stale)
+        self.manager = self.manager.reopened()
+        self._attach()
+
+
+def _put(loaded: Any, here: Any) -> Any:
+    """Into the dicts and lists that are here, so that whoever holds one of them has it; gives what is there then."""
+    if isinstance(here, dict) and isinstance(loaded, dict):
+        here.update({name: _put(each, here.get(name)) for name, each in loaded.items()})
+        return here
+    if isinstance(here, list) and isinstance(loaded, list):
+        here[:] = [_put(each, here[place] if place < len(here) else None) for place, each in enumerate(loaded)]
+        return here
+    return loaded
+
+
+def _samples(batch: Any) -> int | None:
+    """How many are in it, if it is a table: as many as the first of its columns has."""
+    columns = batch.values() if isinstance(batch, dict) else ()
+    return next((len(each) for each in columns if isinstance(each, list) or getattr(each, "shape", None)), None)

@@ -1,0 +1,406 @@
+"""Loaders as parts of a job, with a real coordinator: what was consumed and what was saved are never apart."""
+
+import os
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strata import background
+from strata.config import Config
+from strata.data import Loader
+from strata.data.ledger import Ledger, judge, read_ledger
+from strata.errors import Conflict, DataChanged, InvalidInput, NotFound, StaleGeneration
+from strata.wire.asking import Asker
+from tests.integration.data.jobs import ROWS, all_batches, crew, register, taken, write_rows
+from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+
+
+@pytest.fixture
+def rows(tmp_path: Path, running: CoordinatorProcess, job: str) -> Path:
+    folder = write_rows(tmp_path / "rows")
+    register(running.address, folder)
+    return folder
+
+
+def ledger_of(url: str, dataset: str = "rows") -> Ledger:
+    asker = Asker(Config({"coordinator_url": url}, os.environ), 20.0)
+    try:
+        return background.run(read_ledger(asker, dataset))
+    finally:
+        background.run(asker.close())
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_an_epoch_is_proven_by_the_ledger(rows: Path, running: CoordinatorProcess, size: int, tmp_path: Path) -> None:
+    with crew(size, running.address, tmp_path / "saved", "one", tail="short") as job:
+        assert job.read() == all_batches(rows, tail="short")
+        assert job.read(4) == all_batches(rows, epoch=1, tail="short")[:4]
+    found = ledger_of(running.address)
+    verdict = judge(found, 0)
+    assert (verdict.whole, verdict.consumed, verdict.state) == (True, ROWS, "over")
+    assert (found.dataset.epoch, found.consumed.to_flat()) == (1, [0, 80])
+
+
+def test_a_dropped_tail_is_told_as_such(rows: Path, running: CoordinatorProcess, tmp_path: Path) -> None:
+    with crew(2, running.address, tmp_path / "saved", "one") as job:
+        assert job.read() == all_batches(rows)
+    assert (ledger_of(running.address).dataset.epoch, judge(ledger_of(running.address), 0).consumed) == (1, 220)
+
+
+def test_that_an_epoch_is_over_is_told_at_once_so_that_who_joins_then_finds_its_proof(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.data.attendance.TELL_SECONDS", 3600.0)
+    with crew(2, running.address, tmp_path / "saved", "one", tail="short") as job:
+        job.read()
+        job.read(1)
+        ends = time.monotonic() + 30
+        while not (found := ledger_of(running.address)).finished:
+            assert time.monotonic() < ends, "that waits for the next time that progress is told"
+            time.sleep(0.02)
+        assert judge(found, 0).whole
+
+
+def test_who_leaves_an_epoch_ahead_of_others_waits_till_the_ledger_is_there_too(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.data.attendance.TELL_SECONDS", 3600.0)
+    with crew(2, running.address, tmp_path / "saved", "one", tail="short") as job:
+        job.read(1)
+        ahead, behind = (rank.loader for rank in job.ranks)
+        for batches in (None, 1):
+            list(taken(ahead, batches))
+        leaving = Thread(target=ahead.close)
+        leaving.start()
+        for batches in (None, 1):
+            list(taken(behind, batches))
+        leaving.join(30)
+    found = ledger_of(running.address)
+    assert (found.dataset.epoch, found.consumed.to_flat()) == (1, [0, 20])
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2), (2, 2)])
+def test_a_job_goes_on_at_any_number_of_ranks(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path, before: int, after: int
+) -> None:
+    """The state has nothing of the loader in it."""
+    wanted = all_batches(rows)
+    with crew(before, running.address, tmp_path / "saved", "one") as job:
+        assert job.read(4) == wanted[:4]
+        job.save(4)
+        assert job.read(3) == wanted[4:7]  # which come to nothing
+    with crew(after, running.address, tmp_path / "saved", "two") as job:
+        assert job.load() == [4] * after
+        assert job.read(2) == wanted[4:6]
+        job.save(6)
+    with crew(before, running.address, tmp_path / "saved", "three") as job:
+        job.load()
+        assert job.read() == wanted[6:]
+        job.save(11)  # at the end of an epoch, which is the beginning of the next
+    with crew(after, running.address, tmp_path / "saved", "four") as job:
+        job.load()
+        assert job.read() == all_batches(rows, epoch=1)
+
+
+def test_a_checkpoint_says_itself_where_it_is_in_the_data(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with crew(2, running.address, tmp_path / "saved", "one") as job:
+        job.read(4)
+        job.save(4)
+        found = job.ranks[0].manager.describe(4).data
+    assert list(found) == ["rows"]
+    assert (found["rows"].version, found["rows"].epoch, found["rows"].consumed) == (1, 0, [0, 80])
+    assert "global_batch_size=20" in found["rows"].reading
+
+
+def test_a_save_is_of_the_batch_it_was_asked_for_at_however_long_it_takes(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """The next epoch begins while the last step of this one is being written."""
+    with crew(2, running.address, tmp_path / "saved", "one") as job:
+        job.read(10)
+        saves = job.each(lambda rank: rank.manager.save_async({"step": np.array(10)}, 10))
+        job.read()
+        job.read(2)
+        for save in saves:
+            save.result()
+    with crew(2, running.address, tmp_path / "saved", "two") as job:
+        assert job.load() == [10, 10]
+        assert job.read() == all_batches(rows)[10:]
+
+
+def test_ranks_that_are_not_at_the_same_batch_save_nothing(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    with crew(2, running.address, tmp_path / "saved", "one") as job:
+        job.read(1)
+        list(taken(job.ranks[1].loader, 1))
+
+        def save(rank: Any) -> str:
+            with pytest.raises(Exception, match=r"nothing is saved, since at step 1 rank 0 is at sample 20 of epoch 0"):
+                rank.manager.save({"step": np.array(1)}, 1)
+            return ""
+
+        job.each(save)
+
+
+def test_a_job_that_is_rolled_back_is_told_so_and_goes_on_from_there(
+    rows: Path, running: CoordinatorProcess, client: Client, tmp_path: Path
+) -> None:
+    wanted = all_batches(rows)
+    with crew(2, running.address, tmp_path / "saved", "one", report="each") as job:
+        for step in (2, 4):
+            job.read(2)
+            job.save(step)
+        client.call("RollBack", step=2, generation=client.call("GetLedger", dataset_id="rows").generation)
+
+        def read_on(rank: Any) -> None:
+            with pytest.raises(StaleGeneration, match="iterate again"):
+                list(rank.loader)
+
+        job.each(read_on)
+        assert job.load() == [2, 2]
+        assert job.read(3) == wanted[2:5]
+
+
+def test_within_an_epoch_all_read_in_the_same_way(rows: Path, running: CoordinatorProcess, tmp_path: Path) -> None:
+    with crew(1, running.address, tmp_path / "saved", "one") as job:
+        job.read(3)
+        job.save(3)
+    other = {"coordinator_url": running.address, "rank": 0, "world_size": 1}
+    with Loader(dataset_id="rows", global_batch_size=10, **other) as loader, pytest.raises(InvalidInput) as told:
+        next(iter(loader))
+    assert "was begun with global_batch_size=20, and" in str(told.value)
+    assert "this loader has global_batch_size=10: an epoch" in str(told.value), "and not what is the same"
+
+
+def test_files_that_are_others_than_were_registered_are_found_before_they_are_read(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    shutil.rmtree(rows)
+    write_rows(rows, 240)
+    with pytest.raises(DataChanged, match=r"registered with 230 samples.*hold 240 now"):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+
+
+def test_what_is_registered_is_not_said_again(rows: Path, running: CoordinatorProcess) -> None:
+    with pytest.raises(InvalidInput, match=r"registered with seed=3, not 4: leave that out"):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address, seed=4)
+    with pytest.raises(NotFound, match="no dataset 'others'"):
+        Loader(dataset_id="others", global_batch_size=20, coordinator_url=running.address)
+    register(running.address, rows, order="affinity", replace=True)
+    with pytest.raises(InvalidInput, match="AffinityLoader"):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+
+
+def test_a_dataset_is_read_by_one_loader_of_a_process_at_a_time(rows: Path, running: CoordinatorProcess) -> None:
+    with (
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address),
+        pytest.raises(InvalidInput, match="reads dataset 'rows' already"),
+    ):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+    with Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address) as loader:
+        assert next(iter(loader))["id"].tolist() == all_batches(rows)[0]
+
+
+def test_each_batch_is_in_the_ledger_before_the_next_is_given_out(rows: Path, running: CoordinatorProcess) -> None:
+    how = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
+    with Loader(**how, report="each") as loader:
+        for number, _ in enumerate(loader):
+            assert ledger_of(running.address).consumed.count == 20 * number
+
+
+def test_the_loaders_state_may_be_ahead_of_the_ledger_and_never_behind(rows: Path, running: CoordinatorProcess) -> None:
+    how = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
+    with Loader(**how, report="each") as loader:
+        begun = loader.state_dict()
+        reading = iter(loader)
+        for _ in range(5):
+            next(reading)
+        ahead = loader.state_dict() | {"epoch": 2}
+    with Loader(**how, report="each") as loader:
+        loader.load_state_dict(ahead)
+        assert next(iter(loader))["id"].tolist() == all_batches(rows, epoch=2)[5]
+        found = ledger_of(running.address)
+        assert (found.dataset.epoch, found.consumed.to_flat()) == (2, [0, 100])
+        loader.load_state_dict(begun)
+        with pytest.raises(InvalidInput, match=r"says batch 0 of epoch 0, and the job is at batch 5 of epoch 2"):
+            next(iter(loader))
+    with Loader(**how) as loader, pytest.raises(InvalidInput, match="all its ranks go on from there"):
+        loader.set_epoch(1)
+
+
+# -- a coordinator that goes away ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, job: str) -> Any:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with coordinator(folder, "--lease-seconds", "4", "--heartbeat-seconds", "0.2") as process:
+        yield process
+
+
+def test_reading_goes_on_without_the_coordinator_and_it_learns_of_it(own: CoordinatorProcess, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(own.address, rows, shuffle=False)
+    with crew(2, own.address, tmp_path / "saved", "one") as job:
+        wanted = all_batches(rows, shuffle=False)
+        assert job.read(3) == wanted[:3]
+        own.kill()
+        assert job.read() == wanted[3:]
+        assert job.read(2) == wanted[:2]
+        own.start()
+        while (found := ledger_of(own.address)).consumed.to_flat() != [0, 40]:  # once a second they say it again
+            time.sleep(0.1)
+        assert (found.dataset.epoch, judge(found, 0).consumed) == (1, 220)
+
+
+def test_what_is_saved_without_the_coordinator_says_where_it_is_in_the_data(
+    own: CoordinatorProcess, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(own.address, rows)
+    wanted = all_batches(rows)
+    with crew(2, own.address, tmp_path / "saved", "one") as job:
+        job.read(2)
+        job.save(2)
+        own.kill()
+        assert job.read(3) == wanted[2:5]
+        job.save(5)
+    own.start()
+    with crew(2, own.address, tmp_path / "saved", "two") as job:
+        assert job.load() == [5, 5]
+        assert job.read() == wanted[5:]
+
+
+def test_an_epoch_that_ended_while_the_coordinator_was_away_is_proven_when_all_go_on_behind_it(
+    own: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """None of the processes that saw its end is left."""
+    rows = write_rows(tmp_path / "rows")
+    register(own.address, rows)
+    with crew(2, own.address, tmp_path / "saved", "one") as job:
+        job.read(2)
+        job.save(2)
+        own.kill()
+        job.read()
+        job.read(3)
+        job.save(14)
+    own.start()
+    assert judge(ledger_of(own.address), 0).state != "over"
+    with crew(2, own.address, tmp_path / "saved", "two") as job:
+        assert job.load() == [14, 14]
+        assert job.read() == all_batches(rows, epoch=1)[3:]
+    found = ledger_of(own.address)
+    assert [judge(found, epoch).consumed for epoch in range(2)] == [220, 220]
+
+
+def test_a_coordinator_that_has_lost_its_journal_learns_all_from_the_storage(
+    own: CoordinatorProcess, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(own.address, rows)
+    with crew(2, own.address, tmp_path / "saved", "one") as job:
+        job.read(4)
+        job.save(4)
+    own.kill()
+    shutil.rmtree(own.state_dir)
+    own.start()
+    register(own.address, rows)
+    with crew(2, own.address, tmp_path / "saved", "two") as job:
+        assert job.load() == [4, 4]
+        assert job.read(3) == all_batches(rows)[4:7]
+
+
+# -- ranks that come and go, in a job that carries on ------------------------------------------------------------------
+
+
+class Lockstep:
+    """Ranks that take each step together, as those with collectives do."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.loaders: dict[int, Loader] = {}
+        self._reading: dict[int, Any] = {}
+
+    def start(self, *ranks: int) -> None:
+        for rank in ranks:
+            place = {"rank": rank, "world_size": 3, "coordinator_url": self._url}
+            self.loaders[rank] = Loader(dataset_id="rows", global_batch_size=20, report="each", **place)
+
+    def rejoin(self) -> None:
+        """After a step that not all of them have completed."""
+        for loader in self.loaders.values():
+            loader.rejoin()
+        self._reading = {rank: iter(loader) for rank, loader in sorted(self.loaders.items())}
+
+    def step(self) -> list[int]:
+        """The global batch, if all of them get it."""
+        with ThreadPoolExecutor(len(self._reading)) as threads:
+            shares = list(threads.map(lambda reading: next(reading, {"id": np.empty(0)}), self._reading.values()))
+        return [number for share in shares for number in share["id"].tolist()]
+
+    def lose(self, rank: int) -> None:
+        """As if its process were killed: nobody hears of it any more."""
+        attendance = self.loaders.pop(rank)._attendance
+        del self._reading[rank]
+        assert attendance is not None
+        attendance._session._living.cancel()
+        attendance._stop()
+
+    def close(self) -> None:
+        for loader in self.loaders.values():
+            loader.close()
+
+
+def test_those_who_are_left_go_on_in_the_middle_of_an_epoch_and_who_joins_shares_in(
+    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    with (
+        coordinator(folder, "--lease-seconds", "2", "--heartbeat-seconds", "0.2") as own,
+        Client(own.address, job) as client,
+    ):
+        rows = write_rows(tmp_path / "rows")
+        register(own.address, rows)
+        client.call("ConfigureJob", recovery="carry_on")
+        wanted, ranks = all_batches(rows), Lockstep(own.address)
+        ranks.start(0, 1, 2)
+        ranks.rejoin()
+        seen = [ranks.step() for _ in range(4)]
+        ranks.lose(2)
+        ranks.step()  # which does not complete without the third: what it gives is of no use
+        while len(ledger_of(own.address).holders) > 2:
+            time.sleep(0.05)
+        ranks.rejoin()
+        seen += [ranks.step() for _ in range(3)]
+        monkeypatch.setenv("WORKER_ID", "newcomer")
+        ranks.start(2)
+        with pytest.raises(StaleGeneration, match="the job has ranks 0, 1, 2 now, and had 0, 1"):
+            ranks.step()
+        ranks.rejoin()
+        seen += [ranks.step() for _ in range(len(wanted) - len(seen))]
+        assert ranks.step() == []
+        ranks.close()
+        assert seen == wanted
+        assert judge(ledger_of(own.address), 0).consumed == 220
+
+
+def test_files_with_as_many_rows_but_others_are_told_too(running: CoordinatorProcess, job: str, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(running.address, rows)
+    (rows / "3.parquet").rename(rows / "9.parquet")
+    with pytest.raises(DataChanged, match="were others: their names, their rows or their columns differ"):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+    with pytest.raises(Conflict, match="fingerprint was"):
+        register(running.address, rows)
+    register(running.address, rows, total_samples=ROWS)  # whoever has not looked says nothing of that

@@ -1,0 +1,280 @@
+"""The training loop in processes of its own: killed, given notice, started again, and left by others."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata import CheckpointReader, DatasetRegistry
+from strata.data import Loader
+from tests.integration.data.jobs import ROWS, write_rows
+from tests.integration.session.scenes import eventually
+from tests.integration.worker.trainee import BATCH
+from tests.servers.coordinator import Client, CoordinatorProcess
+
+STEPS = 2 * -(-ROWS // BATCH)
+TOTAL = 2 * sum(range(ROWS))
+JOB = "training"
+DONE = {"steps": STEPS, "total": TOTAL, "samples": 2 * ROWS, "went_back": 0}
+
+
+class Trainee:
+    """A process, which says in the end what it came to; and what it logged."""
+
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, **how: Any) -> None:
+        self._log = folder / f"log-{how.get('name', '')}-{time.monotonic_ns()}"
+        command = [sys.executable, "-m", "tests.integration.worker.trainee", str(folder), json.dumps(how)]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(environment or {})}
+            )
+
+    def send(self, sent: signal.Signals) -> None:
+        self.process.send_signal(sent)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def ended(self, status: int = 0) -> dict[str, Any]:
+        out, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode == status, f"status {self.process.returncode}: {self.said}"
+        found: dict[str, Any] = json.loads(out) if out else {}
+        assert 0 <= found.pop("goodput", 0.5) <= 1
+        return found
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+
+Start = Callable[..., Trainee]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "rows")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """None of them outlives the test."""
+    started: list[Trainee] = []
+
+    def begin(environment: dict[str, str] | None = None, **how: Any) -> Trainee:
+        started.append(Trainee(folder, environment, **how))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.returncode is None:
+            each.kill()
+
+
+def worked_on(folder: Path) -> list[tuple[int, list[int], list[int]]]:
+    """Step, share, and samples, of all processes in the order in which each noted them."""
+    lines = [line for file in folder.glob("steps-*") for line in file.read_text().splitlines()]
+    return [tuple(json.loads(line)) for line in lines]
+
+
+def test_it_trains_all_epochs_and_commits_the_last_step(start: Start, folder: Path) -> None:
+    assert start().ended() == DONE
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
+        assert checkpoints.latest_step() == STEPS
+        assert checkpoints.verify() > 0
+    assert start().ended() == DONE, "there is nothing left to do"
+    assert len(worked_on(folder)) == STEPS
+
+
+@pytest.mark.parametrize("step", [1, 4, 11, 12, 13, 20])
+def test_killed_at_any_step_it_ends_as_if_it_had_not_been(start: Start, folder: Path, step: int) -> None:
+    process = start(seconds=0.02)
+    eventually(lambda: len(worked_on(folder)) >= step)
+    process.kill()
+    assert start().ended() == DONE
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1])
+def test_given_notice_it_saves_at_once_and_asks_to_be_started_again(
+    start: Start, folder: Path, sent: signal.Signals
+) -> None:
+    process = start(seconds=0.05, save_every=1000)
+    eventually(lambda: len(worked_on(folder)) >= 5)
+    process.send(sent)
+    process.ended(status=75)
+    done = len(worked_on(folder))
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
+        assert checkpoints.latest_step() == done, "not a step is lost"
+    assert start().ended() == DONE
+    assert len(worked_on(folder)) == STEPS
+
+
+def test_however_often_notice_is_given_it_asks_to_be_started_again(start: Start, folder: Path) -> None:
+    process = start(seconds=0.05, save_every=1000)
+    eventually(lambda: len(worked_on(folder)) >= 5)
+    while process.process.poll() is None:
+        process.send(signal.SIGTERM)
+        process.send(signal.SIGUSR1)
+        time.sleep(0.01)
+    process.ended(status=75)
+
+
+def test_if_the_notice_is_too_short_the_last_commit_stays_and_that_is_said(start: Start, folder: Path) -> None:
+    process = start(seconds=0.05, notice=1e-6)
+    eventually(lambda: len(worked_on(folder)) >= 5)
+    process.send(signal.SIGTERM)
+    process.ended(status=75)
+    assert "SIGTERM" in process.said
+    assert "stays the last one" in process.said
+    assert start().ended()["total"] == TOTAL
+
+
+def test_beside_a_coordinator_that_does_not_know_its_data_it_goes_on_as_well(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = {"COORDINATOR_URL": running.address}
+    process = start(environment, seconds=0.05)
+    eventually(lambda: len(worked_on(folder)) >= 10)
+    process.kill()
+    assert start(environment).ended() == DONE
+
+
+def registered(folder: Path, running: CoordinatorProcess) -> dict[str, str]:
+    with DatasetRegistry(running.address, job_id=JOB) as registry:
+        registry.register("rows", str(folder / "rows"), "parquet", shard_size=16, shuffle=True)
+    return {"COORDINATOR_URL": running.address}
+
+
+def check_batches(folder: Path) -> None:
+    """The last time that each step was worked on, all shares of its world together are the global batch."""
+    loader = Loader(str(folder / "rows"), global_batch_size=BATCH, tail="short", format="parquet", shard_size=16)
+    expected = [batch["id"].tolist() for _ in range(2) for batch in loader]
+    noted: dict[int, dict[tuple[int, int], list[int]]] = {}
+    for step, (place, size), ids in worked_on(folder):
+        noted.setdefault(step, {})[(size, place)] = ids
+    for step, batch in enumerate(expected):
+        sizes = {size for size, _ in noted[step]}
+        whole = [[each for place in range(size) for each in noted[step].get((size, place), [])] for size in sizes]
+        assert batch in whole, f"step {step}"
+
+
+def test_those_who_are_left_go_on_without_one_that_is_killed_and_with_one_that_joins(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = registered(folder, running)
+    operator = Client(running.address, JOB)
+    crew = [start(environment, job=JOB, name=f"w{number}", seconds=0.1, least=3) for number in range(3)]
+    eventually(lambda: len(worked_on(folder)) >= 18)
+    crew.pop(1).kill()
+    eventually(lambda: any(size == 2 for _, (_, size), _ in worked_on(folder)))
+    crew.append(start(environment, job=JOB, name="w3", seconds=0.1))
+    found = [process.ended() for process in crew]
+    assert [each.pop("went_back") > 0 for each in found] == [True, True, False]
+    assert found == [{name: value for name, value in DONE.items() if name != "went_back"}] * 3
+    check_batches(folder)
+    ledger = operator.call("GetLedger", dataset_id="rows")
+    assert [(each.epoch, each.consumed_samples) for each in ledger.finished] == [(0, ROWS), (1, ROWS)]
+    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+        assert all(checkpoints.verify(step) > 0 for step in checkpoints.list_checkpoints())
+
+
+def test_a_coordinator_that_has_lost_all_it_knew_learns_where_the_job_is(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    """Whoever asks it first where to go on from has not looked into the storage."""
+    environment = registered(folder, running)
+    plan = {"job": JOB, "seconds": 0.05, "least": 2}
+    for process in [start(environment, name=f"w{number}", **plan) for number in range(2)]:
+        eventually(lambda: len(worked_on(folder)) >= 16)
+        process.kill()
+    running.kill()
+    shutil.rmtree(running.state_dir)
+    running.start()
+    registered(folder, running)
+    found = [process.ended() for process in [start(environment, name=f"w{number}", **plan) for number in range(2)]]
+    assert [{**each, "went_back": 0} for each in found] == [DONE] * 2
+    assert len([step for step, _, _ in worked_on(folder) if step == 0]) == 2, "nobody began at the start again"
+    check_batches(folder)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_is_lost_when_all_is_done_but_the_last_save_is_gone_back_for(
+    start: Start, folder: Path, running: CoordinatorProcess, place: int
+) -> None:
+    environment = registered(folder, running)
+    crew = []
+    for each in range(2):
+        dies = {"dies_at": STEPS} if each == place else {}
+        crew.append(start(environment, job=JOB, name=f"w{each}", least=2, save_every=5, **dies))
+        eventually(lambda: len(running.get(f"/api/v1/workers?job={JOB}")["items"]) == len(crew))
+    found = crew[1 - place].ended()
+    assert found.pop("went_back") > 0
+    assert found == {name: value for name, value in DONE.items() if name != "went_back"}
+    check_batches(folder)
+
+
+@pytest.mark.parametrize("save_every", [1000, 1], ids=["none but that", "each step saved"])
+def test_a_notice_to_one_stops_all_at_one_step_and_all_ask_to_be_started_again(
+    start: Start, folder: Path, running: CoordinatorProcess, save_every: int
+) -> None:
+    environment = registered(folder, running)
+    plan = {"job": JOB, "seconds": 0.1, "save_every": save_every, "least": 2, "epochs": 20}
+    crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
+    eventually(lambda: len(worked_on(folder)) >= 8)
+    crew[0].send(signal.SIGTERM)
+    for process in crew:
+        process.ended(status=75)
+    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+        latest = checkpoints.latest_step()
+    assert latest == max(step for step, _, _ in worked_on(folder)) + 1, "not a step is lost"
+    ledger = Client(running.address, JOB).call("GetLedger", dataset_id="rows").dataset
+    epoch, batch = divmod(latest, -(-ROWS // BATCH))
+    assert (ledger.epoch, ledger.consumed_samples) == (epoch, batch * BATCH), "the ledger has it, too"
+
+
+def test_what_the_coordinator_does_not_know_of_is_gone_on_from_all_the_same(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    """It was away, or has lost its state; and orchestrators, who ask it first, do not see the storage."""
+    environment, plan = registered(folder, running), {"job": JOB, "least": 2, "keep": 1}
+
+    def latest() -> int:
+        with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+            return checkpoints.latest_step() or 0
+
+    def trained_on(what: str, steps: int) -> list[Trainee]:
+        before = latest()
+        crew = [start(environment, name=f"{what}{number}", seconds=0.1, **plan) for number in range(2)]
+        eventually(lambda: latest() >= before + steps)
+        return crew
+
+    crew = trained_on("first", 6)
+    running.kill()
+    known = latest()
+    eventually(lambda: latest() > known)  # and that one is kept alone
+    for process in crew:
+        process.kill()
+    running.start()
+    for process in trained_on("second", 3):
+        assert process.process.poll() is None, process.said
+        process.kill()
+    running.kill()
+    shutil.rmtree(running.state_dir)
+    running.start()
+    registered(folder, running)
+    before = latest()
+    made = len(worked_on(folder))
+    crew = [start(environment, name=f"third{number}", **plan) for number in range(2)]
+    found = [process.ended() for process in crew]
+    assert [each["total"] for each in found] == [TOTAL, TOTAL]
+    assert len(worked_on(folder)) - made <= 2 * (STEPS - before), "nothing was done again but what was not saved"
+    check_batches(folder)

@@ -1,0 +1,75 @@
+"""Any history of a job: what its model has learned from is each batch of each epoch, once, in order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from strata.data import DatasetIndex, Loader, index_dataset
+from tests.unit.data.making import of_parquet, table
+from tests.unit.data.simulated import simulated
+
+ROWS = 45
+PARTS = (17, 0, 28)
+EVENTS = st.lists(
+    st.one_of(
+        st.just("step"),
+        st.just("step"),
+        st.just("save"),
+        st.just("restart"),
+        st.tuples(st.just("crash"), st.integers(1, 4)),
+        st.tuples(st.just("lose"), st.integers(0, 3)),
+        st.just("join"),
+    ),
+    max_size=14,
+)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    folder, start = tmp_path_factory.mktemp("rows"), 0
+    for number, rows in enumerate(PARTS):
+        (folder / f"{number}.parquet").write_bytes(of_parquet(table(rows, start).select(["id"]), row_group_size=6))
+        start += rows
+    return index_dataset(Path(folder), "parquet")
+
+
+def wanted(index: DatasetIndex, count: int, batch: int, tail: Any) -> list[list[int]]:
+    found: list[list[int]] = []
+    with Loader(index, batch, shard_size=4, seed=3, tail=tail, threads=1) as loader:
+        while len(found) < count:
+            found.extend(given["id"].tolist() for given in loader)
+    return found[:count]
+
+
+@pytest.mark.parametrize("recovery", ["rollback", "carry_on"])
+@given(
+    size=st.integers(1, 4),
+    events=EVENTS,
+    batch=st.sampled_from([3, 8, 20]),
+    tail=st.sampled_from(["drop", "short", "pad"]),
+    report=st.sampled_from(["behind", "each"]),
+    seed=st.integers(0, 2**32),
+)
+@settings(deadline=None)
+def test_each_batch_is_learned_from_once(  # noqa: PLR0917  what Hypothesis draws
+    index: DatasetIndex, recovery: str, size: int, events: list[Any], batch: int, tail: Any, report: str, seed: int
+) -> None:
+    note(f"{recovery} {size} {events} {batch} {tail} {report} {seed}")
+    how = {"tail": tail, "report": report, "threads": 1}
+    with simulated(index, batch, how, seed, recovery) as job:
+        job.start(size)
+        for event in events:
+            name, *about = (event,) if isinstance(event, str) else event
+            if recovery == "rollback" and name in ("lose", "join"):
+                name, about = "crash", [size]  # the others go back, too
+            if name == "lose" and job.size == 1:
+                name, about = "crash", [2]
+            if name == "join" and job.size == 4:
+                name = "step"
+            getattr(job, name)(*about)
+        for _ in range(3):
+            job.step()
+        assert job.learned == wanted(index, len(job.learned), batch, tail)
