@@ -1,13 +1,14 @@
 """Barriers: how many rounds a second, and how long from the last arrival until all are released."""
 
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
+from benchmarks.coordinator.gathering import Script
 from benchmarks.coordinator.servers import NAMES, available, serving
-from benchmarks.coordinator.wire import Gathering, GrpcConnection, StoreConnection
+from benchmarks.coordinator.wire import Calls, StoreConnection
+from benchmarks.rpc.raw import HELLO
 from benchmarks.rpc.server import Running
 
 ROUNDS, PAUSE_SECONDS = 5, 0.05
@@ -69,87 +70,85 @@ def _releases(found: Found, most: float | None) -> list[Row]:
 
 def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[float, list[float]]:
     """Rounds a second, one after the other; and seconds from the last arrival on, when the others have waited."""
-    kind_of_meeting = _store_meeting if server.kind == "tcpstore" else _grpc_meeting
-    meet = kind_of_meeting(server, count, 1 + rounds + releases)
-    meet(False)
-    began = time.perf_counter()
+    meeting = (_StoreMeeting if server.kind == "tcpstore" else _GrpcMeeting)(server, count)
+    script = meeting.script
+    meeting.meet()
+    script.note()
     for _ in range(rounds):
-        meet(False)
-    rate = rounds / (time.perf_counter() - began)
-    return rate, [meet(True) for _ in range(releases)]
+        meeting.meet()
+    script.note()
+    for _ in range(releases):
+        meeting.meet(PAUSE_SECONDS * count / 100)
+        script.note()
+    began, ended, *moments = script.play()
+    return rounds / (ended - began), [after - before for before, after in zip(moments[::2], moments[1::2], strict=True)]
 
 
-def _grpc_meeting(server: Running, count: int, rounds: int) -> Callable[[bool], float]:
-    path = calls.path(server.kind, "WaitBarrier")
-    gathering = Gathering([GrpcConnection(server.address, path) for _ in range(count)])
-    prepared = iter(
-        [
-            [
-                connection.request(calls.arrive(server.kind, number, arrival, count))
-                for number, connection in enumerate(gathering.connections)
-            ]
-            for arrival in range(1, rounds + 1)
-        ]
-    )
+class _GrpcMeeting:
+    """Connections that each call once in a round."""
 
-    def meet(pause: bool) -> float:
-        *first, last = next(prepared)
-        for connection, request in zip(gathering.connections, first, strict=False):
-            connection.socket.sendall(request)
-        if pause:
-            time.sleep(PAUSE_SECONDS * count / 100)
-        began = time.perf_counter()
-        gathering.connections[-1].socket.sendall(last)
-        return gathering.wait() - began
+    def __init__(self, server: Running, count: int) -> None:
+        self.script = Script(server.address, count, HELLO)
+        self._kind, self._count, self._arrival = server.kind, count, 0
+        path = calls.path(server.kind, "WaitBarrier")
+        self._calls = [Calls(path) for _ in range(count)]
 
-    return meet
+    def meet(self, pause: float = 0.0) -> None:
+        """With a pause the moment before the last arrival is noted."""
+        self._arrival += 1
+        for number, own in enumerate(self._calls):
+            if pause and number == self._count - 1:
+                self.script.sleep(pause)
+                self.script.note()
+            self.script.send(number, own.request(calls.arrive(self._kind, number, self._arrival, self._count)))
+        self.script.all_answered()
 
 
-def _store_meeting(server: Running, count: int, rounds: int) -> Callable[[bool], float]:
+class _StoreMeeting:
     """As its users do it: everybody adds one, the last adds the key that all wait for."""
-    gathering = Gathering([StoreConnection(server.address) for _ in range(count)])
-    numbers = iter(range(rounds))
 
-    def meet(pause: bool) -> float:
-        number = next(numbers)
-        add, released = StoreConnection.add(b"arrived-%d" % number), b"released-%d" % number
-        wait = StoreConnection.wait(released)
-        others = gathering.connections[:-1]
-        for connection in others:
-            connection.socket.sendall(add + wait)
-        for connection in others:
-            connection.read(8)
+    def __init__(self, server: Running, count: int) -> None:
+        self.script = Script(server.address, count, StoreConnection.HELLO)
+        self._last, self._round = count - 1, 0
+
+    def meet(self, pause: float = 0.0) -> None:
+        self._round += 1
+        add, released = StoreConnection.add(b"arrived-%d" % self._round), b"released-%d" % self._round
+        wait, script, last = StoreConnection.wait(released), self.script, self._last
+        for number in range(last):
+            script.send(number, add + wait)
+        for number in range(last):
+            script.read(number, 8)
         if pause:
-            time.sleep(PAUSE_SECONDS)
-        began = time.perf_counter()
-        last = gathering.connections[-1]
-        last.socket.sendall(add)
-        last.read(8)
-        last.socket.sendall(StoreConnection.add(released) + wait)
-        last.read(8)
-        return gathering.wait(answer_bytes=1) - began
-
-    return meet
+            script.sleep(pause)
+            script.note()
+        script.send(last, add)
+        script.read(last, 8)
+        script.send(last, StoreConnection.add(released) + wait)
+        script.read(last, 8)
+        script.all_bytes(1)
 
 
 def _ten_thousand() -> Table:
     """One barrier of 10,000, a hundred of them waiting on each connection."""
     count, connections = 10_000, 100
-    found = []
     with serving("strata") as server:
         calls.populate(server, count)
-        path = calls.path("strata", "WaitBarrier")
-        gathering = Gathering([GrpcConnection(server.address, path) for _ in range(connections)])
+        script = Script(server.address, connections, HELLO)
+        own = [Calls(calls.path("strata", "WaitBarrier")) for _ in range(connections)]
         for arrival in range(1, 6):
             requests = [
-                [gathering.connections[place].request(calls.arrive("strata", number, arrival, count)) for number in own]
-                for place, own in enumerate(range(place, count, connections) for place in range(connections))
+                own[number % connections].request(calls.arrive("strata", number, arrival, count))
+                for number in range(count)
             ]
-            last = requests[-1].pop()
-            gathering.send([b"".join(own) for own in requests])
-            time.sleep(3.0)
-            began = time.perf_counter()
-            gathering.connections[-1].socket.sendall(last)
-            found.append((gathering.wait(count // connections) - began) * 1000)
+            for place in range(connections):
+                script.send(place, b"".join(requests[place : count - 1 : connections]))
+            script.sleep(3.0)
+            script.note()
+            script.send(connections - 1, requests[-1])
+            script.all_answered(count // connections)
+            script.note()
+        moments = script.play()
+    found = [(after - before) * 1000 for before, after in zip(moments[::2], moments[1::2], strict=True)]
     row = Row("Strata, last arrival to all released", statistics.median(found), min(found), "ms", TEN_THOUSAND_MOST_MS)
     return Table("A barrier of 10,000 waiting calls on 100 connections", [row])

@@ -21,11 +21,10 @@ FIELDS = (
 )
 
 
-class GrpcConnection(RawConnection):
-    """One connection on which one method is called again and again."""
+class Calls:
+    """Those of one method on one connection, as bytes."""
 
-    def __init__(self, address: str, path: str) -> None:
-        super().__init__(address)
+    def __init__(self, path: str) -> None:
         encoder = Encoder()
         fields = [HeaderTuple(*pair) for pair in (*PSEUDO, (":path", path), *FIELDS)]
         self._block, self._next_block = encoder.encode(fields), encoder.encode(fields)
@@ -36,6 +35,14 @@ class GrpcConnection(RawConnection):
         number, block = self._stream, self._block
         self._stream, self._block = number + 2, self._next_block
         return call(number, block, framed(message))
+
+
+class GrpcConnection(RawConnection):
+    """One connection on which one method is called again and again."""
+
+    def __init__(self, address: str, path: str) -> None:
+        super().__init__(address)
+        self.request = Calls(path).request
 
     def answered(self) -> int:
         """How many calls were answered with what came in."""
@@ -153,34 +160,3 @@ def at_steady_rate(connections: Sequence[Any], requests: Sequence[bytes], rate: 
                 taken += [heard - at for at in waiting[:answers]]
                 del waiting[:answers]
     return taken
-
-
-class Gathering:
-    """Many connections that all send one call and all wait for its answer."""
-
-    def __init__(self, connections: Sequence[Any]) -> None:
-        self.connections = connections
-        self._ready = selectors.DefaultSelector()
-        for connection in connections:
-            self._ready.register(connection.socket, selectors.EVENT_READ, connection)
-
-    def send(self, requests: Sequence[bytes]) -> None:
-        for connection, request in zip(self.connections, requests, strict=True):
-            connection.socket.sendall(request)
-
-    def wait(self, answers: int = 1, answer_bytes: int = 0) -> float:
-        """Until each has so many answers; when that was."""
-        missing = len(self.connections) * answers
-        while missing > 0:
-            for key, _ in self._ready.select():
-                if answer_bytes:
-                    key.data.read(answer_bytes)
-                    missing -= 1
-                else:
-                    missing -= key.data.answered()
-        return time.perf_counter()
-
-    def close(self) -> None:
-        self._ready.close()
-        for connection in self.connections:
-            connection.socket.close()

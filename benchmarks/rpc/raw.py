@@ -21,6 +21,13 @@ FIELDS = (
     ("authorization", f"Bearer {TOKEN}"),
 )
 WIDE = (1 << 31) - 1
+HELLO = (
+    frames.PREFACE
+    + frames.settings({Setting.INITIAL_WINDOW_SIZE: WIDE})
+    + frames.window_update(0, WIDE - 65_535)
+    + frames.settings_ack()
+)
+"""What a client begins with: it takes whatever comes, and whatever the server wants."""
 
 
 class RawConnection:
@@ -32,8 +39,7 @@ class RawConnection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.window, self.stream_window = frames.FIRST_WINDOW, frames.FIRST_WINDOW
         self._rest = b""
-        hello = frames.settings({Setting.INITIAL_WINDOW_SIZE: WIDE}) + frames.window_update(0, WIDE - 65_535)
-        self.socket.sendall(frames.PREFACE + hello + frames.settings_ack())
+        self.socket.sendall(HELLO)
 
     def ended(self) -> tuple[int, int]:
         """Waits for more, and tells how many streams ended with it and how many bytes of messages it brought."""

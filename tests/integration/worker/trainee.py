@@ -4,24 +4,42 @@ It notes each batch that it works on, with the step and its world, in a file of 
 each step.
 """
 
+import asyncio
 import json
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from strata import CheckpointManager, OrchestratorConfig, TrainingOrchestrator
+from strata import CheckpointManager, LocalStorage, OrchestratorConfig, TrainingOrchestrator
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.data import Loader
 from strata.demo.summing import Summing, listen
+from strata.storage import StorageWriter
 from strata.worker.training import Training
 
 BATCH = 20
+
+
+class SlowDisk(LocalStorage):
+    """Every file of arrays takes so much longer."""
+
+    def __init__(self, root: Path, seconds: float) -> None:
+        super().__init__(root)
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def open_writer(self, path: str, **how: Any) -> AsyncIterator[StorageWriter]:
+        async with super().open_writer(path, **how) as writer:
+            await asyncio.sleep(self._seconds)
+            yield writer
 
 
 class Crew:
@@ -56,8 +74,10 @@ def main(folder: Path, how: dict[str, Any]) -> None:
     state = {"total": np.zeros(1, np.int64), "samples": np.zeros(1, np.int64), "weight": np.ones(1)}
     crew = Crew(how["job"], how["name"], how.get("least", 1), **how.get("place", {})) if how.get("job") else None
     source = {"dataset": str(folder / "rows"), "format": "parquet"} if crew is None else {"dataset_id": "rows"}
-    settings = CheckpointManagerConfig(coordinator_seconds=3.0, ranks_seconds=20.0)
-    manager = CheckpointManager(folder / "checkpoints", keep_count=how.get("keep"), config=settings)
+    settings = CheckpointManagerConfig(coordinator_seconds=3.0, ranks_seconds=how.get("ranks_seconds", 20.0))
+    place = folder / "checkpoints"
+    where = SlowDisk(place, how["write_seconds"]) if "write_seconds" in how else place
+    manager = CheckpointManager(where, keep_count=how.get("keep"), config=settings)
     loader = Loader(global_batch_size=BATCH, tail="short", **source)
     plan = {"epochs": how.get("epochs", 2), "save_every": how.get("save_every", 3)}
     plan |= {"notice_seconds": how.get("notice", 30.0), "orchestrator": None if crew is None else crew.orchestrator}

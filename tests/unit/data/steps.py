@@ -37,10 +37,13 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_child(work: Callable[[], None]) -> int | None:
+def in_child(work: Callable[[], None]) -> int:
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
-    child.join(30)
+    child.join(120)
+    if child.exitcode is None:
+        child.kill()
+        raise AssertionError("the child neither ended nor died")
     code = child.exitcode
     child.close()
     return code

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing import get_context
 
 import pytest
@@ -72,6 +73,15 @@ def test_signals_are_notices_while_they_are_watched_and_then_what_they_were(name
     assert signal.getsignal(number) == before
 
 
+@pytest.fixture
+def plain_sigterm() -> Iterator[None]:
+    """What it does in a program that has not said otherwise: Ray, say, which other tests load, has."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("plain_sigterm")
 def test_a_forked_child_ends_as_whoever_sends_it_a_signal_wants() -> None:
     notices = Notices(30.0, lambda notice: None)
     notices.watch()
