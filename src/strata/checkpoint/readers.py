@@ -70,14 +70,12 @@ async def marked(store: Store, folder: Folder, *, strictly: bool = False) -> Asy
 async def claimed(store: Store, names: list[str]) -> AsyncIterator[None]:
     """While this lasts nobody deletes files of these folders, though nothing in them may be committed yet."""
     key = store.key(READERS, f"{secrets.token_hex(8)}.json")
-    await _put(store, key, names)
-    renewing = asyncio.ensure_future(_renew(store, key, names))
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_remove, store, key)  # also if this ends, or is told to, while it is put
+        await _put(store, key, names)
+        renewing = asyncio.ensure_future(_renew(store, key, names))
+        stack.callback(renewing.cancel)
         yield
-    finally:
-        renewing.cancel()
-        with suppress(StorageError):  # it runs out by itself
-            await store.storage.delete(key)
 
 
 def gone(store: Store, folder: Folder) -> CheckpointGone:
@@ -107,6 +105,11 @@ async def _renew(store: Store, key: str, names: list[str]) -> None:
 async def _put(store: Store, key: str, names: list[str]) -> None:
     mark = Mark(names, time.time() + MARK_SECONDS)
     await store.storage.write(key, msgspec.json.encode(mark))
+
+
+async def _remove(store: Store, key: str) -> None:
+    with suppress(StorageError):  # it runs out by itself
+        await store.storage.delete(key)
 
 
 async def being_read(store: Store) -> set[str]:
