@@ -47,9 +47,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+_last_words: list[Callable[[], None]] = []
+
+
+def at_the_end(work: Callable[[], None]) -> None:
+    """Called when Python ends, and the loop is still there: after all else that waits for that, such as saves."""
+    _last_words.append(work)
+
+
 @atexit.register
 def _end() -> None:
-    _background.ended = True
+    try:
+        for work in _last_words:
+            work()
+    finally:
+        _background.ended = True
 
 
 def loop() -> asyncio.AbstractEventLoop:

@@ -41,6 +41,8 @@ HURRIES = 10
 PROPOSALS = 5
 TRIES = 3
 """Where saving fails again and again, to ask once more is for the one who asked."""
+STOPS = "the job stops: "
+"""How the reason of a job's last save begins."""
 
 rules = Rules()
 
@@ -68,7 +70,7 @@ def on_stop(turn: Turn, event: StopRequested) -> None:
     if is_news or (not event.save and job.appointment is not None):
         turn.record(JobStopping(job.job, event.reason or job.stopping or "an operator asked", at_once=not event.save))
     if event.save and (is_news or job.appointment is not None):
-        _want(turn, job, f"the job stops: {job.stopping}", event.within, is_last=is_news)
+        _want(turn, job, f"{STOPS}{job.stopping}", event.within, is_last=is_news)
     turn.reply(Done())
 
 

@@ -2,7 +2,7 @@
 
 from strata.session.pulse import Pulse
 from strata.session.session import CALL_SECONDS, CarryOut, Place, Report, Session, Who, is_silence, will_pass
-from strata.session.shared import activate, active, deactivate, join, join_again, leave
+from strata.session.shared import activate, active, deactivate, ends, join, join_again, leave
 from strata.session.whom import who_is, who_joins, who_takes_part
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "activate",
     "active",
     "deactivate",
+    "ends",
     "is_silence",
     "join",
     "join_again",

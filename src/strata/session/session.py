@@ -75,6 +75,13 @@ class Place(NamedTuple):
     run: str | None = None
 
 
+class Parting(NamedTuple):
+    """Why this process goes, where that is known. `died`: it failed, and was not to go."""
+
+    reason: str = ""
+    died: bool = False
+
+
 class Report(NamedTuple):
     """What this process says of itself. A step or an epoch that is None it has not come to."""
 
@@ -103,6 +110,8 @@ class Session:
         """Unless rank and size are what was said: where this process is since the last recovery."""
         self.says = Report()
         """Told with each heartbeat."""
+        self.parting = Parting()
+        """Told when it leaves, unless whoever has it leave says another reason."""
         self.appointments = Appointments(self.speak)
         self._reading: dict[str, WhereIs] = {}
         self._refusal = ""
@@ -210,17 +219,20 @@ class Session:
             await self._came_in.wait()
         return self.registered
 
-    async def close(self, reason: str = "it is done") -> None:
-        """Nobody waits for this worker any more. That it cannot be told changes nothing: its lease runs out."""
+    async def close(self, reason: str = "it is done", *, died: bool = False, within: float = TRY_SECONDS) -> None:
+        """Nobody waits for this worker any more. That it cannot be told changes nothing: its lease runs out. `died`: it
+        is shown as one that failed; if that cannot be told, its helper tells when the process is gone."""
         if self._living is None:
             return
         self._living.cancel()
         if self.registered is not None:
             try:
-                within = PAUSE_SECONDS[1] if self._is_silent else TRY_SECONDS
-                await self.call("Deregister", within=within, reason=reason)
+                within = min(within, PAUSE_SECONDS[1]) if self._is_silent else within
+                await self.call("Deregister", within=within, reason=reason, died=died)
             except StrataError as error:
                 logger.info("the coordinator was not told that %s leaves: %s", self.who.worker, error)
+                if died:
+                    return
         self._end(Expired(f"worker {self.who.worker!r} has left: {reason}"))
         if self._pulse is not None:
             self._pulse.close()

@@ -1,6 +1,12 @@
-"""One session for all that a process does in a job: two would take the worker's name from each other."""
+"""One session for all that a process does in a job: two would take the worker's name from each other.
 
+A process that ends leaves its jobs, also if nobody said so. One that ends in an error is told of as one that failed;
+and so is, by its helper, one that was killed, or that another Python started, which knows alone how it ended.
+"""
+
+import multiprocessing
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +15,13 @@ from strata import background
 from strata.config import Config
 from strata.errors import InvalidInput
 from strata.session.pulse import Pulse
-from strata.session.session import Session, Who
+from strata.session.session import Parting, Session, Who
 from strata.wire.connecting import channel_to
+
+LAST_SECONDS = 3.0
+"""The longest that a process which ends tells a coordinator so."""
+DONE = "it is done"
+ENDED = "its process ended by itself"
 
 
 @dataclass(slots=True)
@@ -75,8 +86,8 @@ def active() -> Session | None:
         return next((session for session in reversed(_active) if id(session) in mine), None)
 
 
-def leave(session: Session, reason: str = "it is done") -> None:
-    """The last one who leaves takes the worker out of the job."""
+def leave(session: Session, reason: str = "") -> None:
+    """The last one who leaves takes the worker out of the job. Without a reason it is as `ends` said."""
     with _lock:
         key, known = next((each for each in _shared.items() if each[1].session is session), (None, None))
         if key is None or known is None or key[0] != os.getpid():  # a forked child's parent is still there
@@ -85,7 +96,41 @@ def leave(session: Session, reason: str = "it is done") -> None:
         if known.users:
             return
         del _shared[key]
-    background.run_while_alive(lambda: session.close(reason))
+    why = Parting(reason) if reason else session.parting
+    background.run_while_alive(lambda: session.close(why.reason or DONE, died=why.died))
+
+
+def ends(reason: str, *, died: bool = False) -> None:
+    """How the work of this process ended: told when it leaves. `died`: it failed. No reason: it goes on."""
+    for session in _own():
+        session.parting = Parting(reason, died)
+
+
+def _own() -> list[Session]:
+    """A forked child has none of its parent's."""
+    with _lock:
+        return [each.session for key, each in _shared.items() if key[0] == os.getpid()]
+
+
+def _leave_all() -> None:
+    """Python ends. What is not known to have ended well is left to the helper, which tells that the process is gone."""
+    for session in _own():
+        why = _parting(session)
+        if why.reason and session.registered is not None:
+            background.run(session.close(why.reason, died=why.died, within=LAST_SECONDS))
+
+
+def _parting(session: Session) -> Parting:
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)  # at a prompt an error ends nothing
+    if isinstance(error, Exception):
+        return Parting(f"{type(error).__name__}: {error}", died=True)
+    if error is not None:
+        return Parting(f"it was interrupted: {type(error).__name__}")
+    is_another_pythons = multiprocessing.parent_process() is not None  # which ends alike in both cases
+    return session.parting if session.parting.reason or is_another_pythons else Parting(ENDED)
+
+
+background.at_the_end(_leave_all)
 
 
 def _key(url: str, who: Who) -> tuple[int, str, str, str]:

@@ -23,11 +23,12 @@ import numpy as np
 from strata import background
 from strata.checkpoint.recovering import finish_for_others
 from strata.config import Config
+from strata.core.appointments import STOPS
 from strata.core.ids import check_id, check_int
 from strata.core.membership import MAX_RESOURCES
 from strata.core.orders import ShardLayout
 from strata.errors import InvalidInput, RankFailed, StaleGeneration, StrataError
-from strata.session import Place, Report, Session, Who, activate, deactivate, join, leave, who_joins, will_pass
+from strata.session import Place, Report, Session, Who, activate, deactivate, ends, join, leave, who_joins, will_pass
 from strata.session.waiting import recovery_point
 from strata.sharding import ShardAssignment, assignments
 from strata.v1 import coordinator_pb2 as pb
@@ -211,8 +212,9 @@ class TrainingOrchestrator:
             raise InvalidInput(f"worker {self._who.worker!r} has no place in the job at the moment")
         return registered
 
-    async def deregister(self, reason: str = "it is done") -> None:
-        """Leave, so that nobody waits for this process. What else of it takes part stays until it is closed."""
+    async def deregister(self, reason: str = "") -> None:
+        """Leave, so that nobody waits for this process. What else of it takes part stays until it is closed. Without a
+        reason it is how its `Training` ended. A process that ends leaves by itself."""
         await asyncio.to_thread(self._forget, reason)
 
     def _forget(self, reason: str) -> None:
@@ -227,7 +229,10 @@ class TrainingOrchestrator:
         await self.register_worker()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """One that ends in an error is told of as one that failed."""
+        if isinstance(error, Exception):
+            ends(f"{type(error).__name__}: {error}", died=True)
         await self.deregister()
 
     # -- what it says ------------------------------------------------------------------------------------------------
@@ -274,7 +279,7 @@ class TrainingOrchestrator:
         if agreed is not None:
             logger.info("all ranks save at step %d: %s", step, agreed.reason)
             if agreed.last:
-                self._stop = Stop(agreed.reason)
+                self._stop = Stop(agreed.reason.removeprefix(STOPS))
         every = self.config.save_every
         return agreed is not None or (every is not None and step > 0 and step % every == 0)
 
@@ -437,7 +442,7 @@ class BlockingOrchestrator:
     def peers(self) -> list[Peer]:
         return background.run(self._orchestrator.peers())
 
-    def deregister(self, reason: str = "it is done") -> None:
+    def deregister(self, reason: str = "") -> None:
         self._orchestrator._forget(reason)
 
 

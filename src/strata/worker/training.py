@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.loading import is_changeable
@@ -35,6 +35,7 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
+from strata.session import ends
 from strata.worker.goodput import Cause, Goodput, Summary
 from strata.worker.orchestrator import TrainingOrchestrator
 from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempted, Stopped
@@ -93,6 +94,8 @@ class Training:
         """So many steps, since the beginning of the job."""
         self._saved = -1
         self._failed: Exception | None = None
+        self._ended = ""
+        """Why nothing is left to do."""
         self._tries = 0
         """How often something failed that was not this process's, since a step was completed."""
         self._account = Goodput(time.monotonic())
@@ -107,12 +110,17 @@ class Training:
     # -- its life ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        ends("")
         self._notices.watch()
         self._attach()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """What is under way is committed, whatever ended the loop; its failure is raised unless another error is."""
+        if isinstance(error, Exception):
+            ends(f"{type(error).__name__}: {error}", died=True)
+        else:
+            ends(self._ended)
         if kind is not None and issubclass(kind, Preempted):
             self._notices.end()
         else:
@@ -190,6 +198,7 @@ class Training:
         if self._saved != self.completed:
             self._save()
         self._wait_for_saves()
+        self._ended = f"finished at step {self.completed}"
         self._say("idle")
 
     def _epoch(self) -> Iterator[Any]:
@@ -269,7 +278,12 @@ class Training:
         if notice is None or notice.is_enough:
             self._wait_for_the_last(is_preempted=is_preempted)
         self.loader.finish()
+        self._stop(reason, is_preempted=is_preempted)
+
+    def _stop(self, reason: str, *, is_preempted: bool) -> NoReturn:
         logger.warning("training stops at step %d: %s", self.completed, reason)
+        what = REQUEUED if is_preempted else "stopped"
+        self._ended = reason if reason.startswith(what) else f"{what}: {reason}"
         raise Preempted(REQUEUE) if is_preempted else Stopped(0)
 
     def _wait_for_the_last(self, *, is_preempted: bool) -> None:
@@ -379,6 +393,10 @@ class Training:
     def _go_back(self, why: StaleGeneration) -> None:
         if self._orchestrator is None:
             raise why
+        stop = self._orchestrator.stopping
+        if stop is not None:  # the others have stopped, and are not waited for
+            logger.warning("this process goes back no more, and the last commit stays: %s", why)
+            self._stop(stop.reason, is_preempted=self._notice is not None or REQUEUED in stop.reason)
         logger.warning("training goes back to a checkpoint: %s", why)
         self.recoveries += 1
         self._restore(is_stale=True)

@@ -239,6 +239,56 @@ def test_a_notice_to_one_stops_all_at_one_step_and_all_ask_to_be_started_again(
     ledger = Client(running.address, JOB).call("GetLedger", dataset_id="rows").dataset
     epoch, batch = divmod(latest, -(-ROWS // BATCH))
     assert (ledger.epoch, ledger.consumed_samples) == (epoch, batch * BATCH), "the ledger has it, too"
+    check_left(running, "preempted: SIGTERM at ")
+
+
+def check_left(running: CoordinatorProcess, reason: str) -> None:
+    """All workers are shown as left, for this reason."""
+    shown = running.get(f"/api/v1/workers?job={JOB}")["items"]
+    assert [each["state"] for each in shown] == ["left"] * len(shown), shown
+    assert all(each["reason"].startswith(reason) for each in shown), shown
+
+
+PLACES = [({}, {}), ({"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2})]
+
+
+@pytest.mark.parametrize("places", PLACES, ids=["an open world", "a declared one"])
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_who_is_stopped_by_an_operator_has_left_for_that_reason(
+    start: Start,
+    folder: Path,
+    running: CoordinatorProcess,
+    places: tuple[dict[str, int], dict[str, int]],
+    with_checkpoint: bool,
+) -> None:
+    environment = registered(folder, running)
+    plan = {"job": JOB, "seconds": 0.1, "save_every": 1000, "least": 2, "epochs": 20}
+    crew = [start(environment, name=f"w{number}", place=place, **plan) for number, place in enumerate(places)]
+    eventually(lambda: len(worked_on(folder)) >= 8)
+    operator = Client(running.address, JOB)
+    operator.call("StopJob", reason="the night is over", without_checkpoint=not with_checkpoint)
+    for process in crew:
+        process.ended()
+        assert "goes on from step" not in process.said.partition("training goes back")[2], "nobody is gone back for"
+    check_left(running, "stopped: the night is over")
+
+
+def test_who_is_through_has_left_though_it_does_not_say_so(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = registered(folder, running)
+    crew = [start(environment, job=JOB, name=f"w{number}", least=2, leaves=False) for number in range(2)]
+    assert [process.ended() for process in crew] == [DONE] * 2
+    check_left(running, f"finished at step {STEPS}")
+
+
+def test_who_ends_in_an_error_has_failed_at_once_and_is_told_of_with_it(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    process = start(registered(folder, running), job=JOB, name="w0", fails_at=5)
+    process.ended(status=1)
+    (shown,) = running.get(f"/api/v1/workers?job={JOB}")["items"]
+    assert (shown["state"], shown["reason"]) == ("failed", "its process died: ValueError: no number")
 
 
 def test_what_the_coordinator_does_not_know_of_is_gone_on_from_all_the_same(

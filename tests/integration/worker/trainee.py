@@ -95,11 +95,13 @@ def main(folder: Path, how: dict[str, Any]) -> None:
                 state["weight"] += 0.01 * (mean / mean_samples - state["weight"])
                 log.write(json.dumps([training.completed, loader.share, ids.tolist()]) + "\n")
                 time.sleep(how.get("seconds", 0.01))
+                if training.completed + 1 == how.get("fails_at"):
+                    raise ValueError("no number")
                 if training.completed + 1 == how.get("dies_at"):
                     os.kill(os.getpid(), signal.SIGKILL)
     found = {"steps": training.completed, "total": int(state["total"][0]), "samples": int(state["samples"][0])}
     print(json.dumps({**found, "went_back": training.recoveries, "goodput": training.goodput.goodput}))
-    if crew is not None:
+    if crew is not None and how.get("leaves", True):
         crew.orchestrator.blocking.deregister()
 
 
