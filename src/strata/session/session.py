@@ -25,6 +25,7 @@ from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataEr
 from strata.rpc import Channel, RpcError, Status
 from strata.rpc.client import is_fork_safe
 from strata.session.appointments import Appointments, Promise
+from strata.session.reaching import tell_of_waiting, unknown_names
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import from_rpc
 from strata.wire.remotes import remote, request_for
@@ -198,14 +199,22 @@ class Session:
             raise found from None
 
     async def present(self, within: float) -> pb.RegisterResponse:
-        """Its place, as soon as it has one; raises why it has none within so many seconds."""
+        """Its place, as soon as it has one; raises why it has none within so many seconds. What keeps it is logged
+        meanwhile."""
+        who, where = f"worker {self.who.worker!r}", self._channel.where
+        coming = asyncio.ensure_future(self._present())
+        telling = asyncio.ensure_future(tell_of_waiting(who, where, lambda: self._refusal, within))
         try:
-            async with asyncio.timeout(within):
-                return await self._present()
-        except TimeoutError:
-            why = self._refusal or f"the coordinator at {self._channel.where} does not answer"
-            told = f"worker {self.who.worker!r} was not let in within {within:g} s: {why}"
-            raise RpcError(Status.UNAVAILABLE, told) from None
+            done, _ = await asyncio.wait({coming, telling}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            if coming in done:
+                return coming.result()
+            if telling in done:
+                telling.result()
+        finally:
+            coming.cancel()
+            telling.cancel()
+        why = self._refusal or await unknown_names(where) or f"the coordinator at {where} does not answer"
+        raise RpcError(Status.UNAVAILABLE, f"{who} was not let in within {within:g} s: {why}")
 
     async def be_heard(self) -> None:
         """Now. Raises what the coordinator says against it, or that it says nothing."""
