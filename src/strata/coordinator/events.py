@@ -16,6 +16,7 @@ _UNREMARKABLE: tuple[type[Record], ...] = (
     records.ShardsRevoked,
     records.ShardsReleased,
     records.ViewChanged,
+    records.WorkerDescribed,
     records.WorkersForgotten,
 )
 _WARNINGS: tuple[type[Record], ...] = (

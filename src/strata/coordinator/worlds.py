@@ -1,7 +1,8 @@
 """Pages of who is there, as a response: bounded in number and in bytes, and made once for all who ask for the same.
 
 Everybody asks after every change of the world, and everybody for the same: a world of 10,000 is asked for a hundred
-thousand pages, of which ten differ. What a page says follows from the job, its generation and the term alone.
+thousand pages, of which ten differ. What a page says follows from the job, its generation, how often a process that was
+there said more of itself, and the term alone.
 """
 
 from strata.coordinator.hub import Hub
@@ -30,7 +31,7 @@ class Worlds:
         job = state.job(request.job_id)
         if request.HasField("generation"):
             check_generation(job, request.generation)
-        key = (job.job, job.world.generation, state.term, request.from_rank)
+        key = (job.job, job.world.generation, job.world.described, state.term, request.from_rank)
         found = self._kept.get(key)
         if found is None:
             found = _page(job, state.term, request.from_rank).SerializeToString()

@@ -28,6 +28,7 @@ from strata.core.records import (
     JobOpened,
     TermStarted,
     ViewChanged,
+    WorkerDescribed,
     WorkerDraining,
     WorkerJoined,
     WorkerLost,
@@ -88,6 +89,7 @@ def on_register(turn: Turn, event: RegisterRequested) -> None:
     known = world.members.get(event.worker)
     if known is not None and _is_repeat(known, event):
         touch(turn, event.job, known)
+        _describe(turn, event, known)
         turn.reply(_registered(turn, world, known, known.reason))
         return
     fresh = not any(worker != event.worker for worker in world.by_rank.values())
@@ -171,6 +173,13 @@ def _is_repeat(known: Member, event: RegisterRequested) -> bool:
             "another process took its name, so this one must stop"
         )
     return False
+
+
+def _describe(turn: Turn, event: RegisterRequested, known: Member) -> None:
+    """What it says of itself may have come to be known later than it came. Who says nothing takes nothing back."""
+    said = (event.ip, event.port, event.gpu_count, event.memory_bytes, dict(event.metadata))
+    if any(said) and said != (known.ip, known.port, known.gpu_count, known.memory_bytes, known.metadata):
+        turn.record(WorkerDescribed(event.job, event.worker, known.incarnation, *said))
 
 
 def _declared_size(world: World, event: RegisterRequested, fresh: bool) -> int:
@@ -434,6 +443,15 @@ def apply_joined(state: State, record: WorkerJoined) -> None:
     world.seat(record.worker, record.rank)
     world.next_incarnation = record.incarnation + 1
     world.generation = record.generation
+
+
+@rules.applies(WorkerDescribed)
+def apply_described(state: State, record: WorkerDescribed) -> None:
+    world = state.jobs[record.job].world
+    member = world.members[record.worker]
+    member.ip, member.port, member.metadata = record.ip, record.port, record.metadata
+    member.gpu_count, member.memory_bytes = record.gpu_count, record.memory_bytes
+    world.described += 1
 
 
 @rules.applies(WorkerLost)

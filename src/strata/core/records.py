@@ -46,6 +46,18 @@ class WorkerJoined(JobRecord, frozen=True):
     metadata: dict[str, str] = {}
 
 
+class WorkerDescribed(JobRecord, frozen=True):
+    """A process that is there already says of itself what it had not said, or says it anew."""
+
+    worker: str
+    incarnation: int
+    ip: str
+    port: int
+    gpu_count: int
+    memory_bytes: int
+    metadata: dict[str, str]
+
+
 class WorkerLost(JobRecord, frozen=True):
     """`cause` is expired, died, left or superseded; in each case this incarnation is fenced from here on."""
 

@@ -55,6 +55,8 @@ class World(msgspec.Struct):
     by_rank: dict[int, str] = {}
     draining: list[int] = []
     first_free: int = 0
+    described: int = 0
+    """How often a process that was there said of itself what was not known: that is no other world."""
 
     @property
     def size(self) -> int:

@@ -216,6 +216,18 @@ class Session:
         why = self._refusal or await unknown_names(where) or f"the coordinator at {where} does not answer"
         raise RpcError(Status.UNAVAILABLE, f"{who} was not let in within {within:g} s: {why}")
 
+    async def describe(self, **about: Any) -> None:
+        """Of this process, beside what was told before. Whoever began the session may have known nothing of it."""
+        known, self._about = self._about, {**self._about, **about}
+        if self._about == known:
+            return
+        await self._present()
+        try:
+            await self._channel.call(remote("Register"), self._registration(), timeout_seconds=CALL_SECONDS)
+        except RpcError as error:
+            self._about = known
+            raise from_rpc(error) from None
+
     async def be_heard(self) -> None:
         """Now. Raises what the coordinator says against it, or that it says nothing."""
         registered = await self.present(CALL_SECONDS)
@@ -285,16 +297,8 @@ class Session:
 
     async def _come_in(self) -> None:
         pause, told = PAUSE_SECONDS[0], ""
-        request = request_for("Register")(
-            job_id=self.who.job,
-            worker_id=self.who.worker,
-            nonce=self._nonce,
-            rank=self.who.rank,
-            world_size=self.who.world_size,
-            previous_incarnation=self._previous,
-            **self._about,
-        )
         while True:
+            request = self._registration()
             try:
                 answer = await self._channel.call(remote("Register"), request, timeout_seconds=TRY_SECONDS)
             except RpcError as error:
@@ -316,6 +320,17 @@ class Session:
             if self._pulse is not None:
                 self._pulse.beat(answer, *self.says[:3])
             return
+
+    def _registration(self) -> Any:
+        return request_for("Register")(
+            job_id=self.who.job,
+            worker_id=self.who.worker,
+            nonce=self._nonce,
+            rank=self.who.rank,
+            world_size=self.who.world_size,
+            previous_incarnation=self._previous,
+            **self._about,
+        )
 
     def _is_final(self, error: StrataError) -> bool:
         """A token may be wrong while it is being replaced; one that was never right is not waited for."""

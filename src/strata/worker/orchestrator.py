@@ -142,22 +142,16 @@ class TrainingOrchestrator:
         metadata: Mapping[str, str] | None = None,
     ) -> Registration:
         """Ask for a place. From now on this process is heard of, for as long as it lives. What is not said of it is
-        looked up. To register again gives the place that it has."""
+        looked up. To register again gives the place that it has, and what is said then is told, too."""
         return await background.awaited(self._register(ip, port, gpu_count, memory_bytes, metadata))
 
     async def _register(
         self, ip: str | None, port: int, gpus: int | None, memory: int | None, metadata: Mapping[str, str] | None
     ) -> Registration:
+        about = _said(ip, port, gpus, memory, metadata)
         if self._session is None:
-            host = parse_url(self._settings["coordinator_url"] or HERE).hosts[0]
-            about: dict[str, Any] = {
-                "ip": machine.address_towards(host) if ip is None else _text(ip, "ip"),
-                "port": check_int(port, "port", most=65535),
-                "gpu_count": machine.gpu_count() if gpus is None else check_int(gpus, "gpu_count"),
-                "memory_bytes": machine.memory_bytes() if memory is None else check_int(memory, "memory_bytes"),
-                "metadata": _metadata(metadata or {}),
-            }
             stall = self.config.stall_seconds if self.config.helper else None
+            about = self._found() | about
             session = join(self._settings, self._who, stall_seconds=stall, **about)
             session.on(pb.Command.KIND_STOP, self._told_to_stop)
             session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
@@ -165,6 +159,7 @@ class TrainingOrchestrator:
             activate(session)
         try:
             found = await self._session.present(self.config.register_seconds)
+            await self._session.describe(**about)
         except BaseException as error:
             await asyncio.to_thread(self._forget, f"it could not register: {error}")
             raise
@@ -172,6 +167,12 @@ class TrainingOrchestrator:
         if self._who.world_size is not None:
             self._session.place = Place(found.rank, found.world_size)
         return self._registration(found)
+
+    def _found(self) -> dict[str, Any]:
+        """Of this process, where nobody says it."""
+        host = parse_url(self._settings["coordinator_url"] or HERE).hosts[0]
+        memory, gpus = machine.memory_bytes(), machine.gpu_count()
+        return {"ip": machine.address_towards(host), "gpu_count": gpus, "memory_bytes": memory}
 
     def _registration(self, found: pb.RegisterResponse) -> Registration:
         about = (found.generation, found.heartbeat_seconds, found.lease_seconds, found.reason)
@@ -450,6 +451,24 @@ def _state(name: str) -> int:
     if name not in STATES:
         raise InvalidInput(f"a worker cannot be {name!r}: it is one of {', '.join(STATES)}")
     return pb.WorkerState.Value(f"WORKER_STATE_{name.upper()}")
+
+
+def _said(
+    ip: str | None, port: int, gpus: int | None, memory: int | None, metadata: Mapping[str, str] | None
+) -> dict[str, Any]:
+    """What was said of a process, checked."""
+    said: dict[str, Any] = {}
+    if ip is not None:
+        said["ip"] = _text(ip, "ip")
+    if check_int(port, "port", most=65535):
+        said["port"] = port
+    if gpus is not None:
+        said["gpu_count"] = check_int(gpus, "gpu_count")
+    if memory is not None:
+        said["memory_bytes"] = check_int(memory, "memory_bytes")
+    if metadata is not None:
+        said["metadata"] = _metadata(metadata)
+    return said
 
 
 def _text(value: object, what: str) -> str:

@@ -79,6 +79,28 @@ def test_its_place_is_what_the_launcher_said(crew: Crew, running: CoordinatorPro
     assert (again.worker_id, again.rank) == ("w1", 1)
 
 
+def test_what_is_said_of_it_is_known_also_where_a_manager_was_made_first(
+    running: CoordinatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has joined the job, and knows no address."""
+    for name, value in {"COORDINATOR_URL": running.address, "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    operator = Client(running.address, JOB)
+    with CheckpointManager(tmp_path / "checkpoints", job_id=JOB):
+        eventually(lambda: "rank-0" in shown(running))
+        assert [each.ip for each in operator.call("GetWorld").peers] == [""]
+        orchestrator = TrainingOrchestrator.from_env(job_id=JOB, config=ALONE)
+        registered = orchestrator.blocking.register_worker(ip="192.168.1.10", port=8080, gpu_count=3)
+        about = shown(running)["rank-0"]
+        assert (about["address"], about["gpu_count"]) == ("192.168.1.10:8080", 3)
+        assert about["memory_bytes"] > 0
+        assert [(each.ip, each.port) for each in operator.call("GetWorld").peers] == [("192.168.1.10", 8080)]
+        again = orchestrator.blocking.register_worker(port=9090)
+        assert (again.incarnation, again.generation) == (registered.incarnation, registered.generation)
+        assert shown(running)["rank-0"]["address"] == "192.168.1.10:9090", "what is not said stays"
+        orchestrator.blocking.deregister()
+
+
 def test_without_a_rank_the_coordinator_gives_one(crew: Crew) -> None:
     assert [crew.join().rank for _ in range(3)] == [0, 1, 2]
 

@@ -76,6 +76,22 @@ def test_what_a_worker_says_of_itself_is_kept() -> None:
     assert member.metadata == {"zone": "b"}
 
 
+def test_what_a_worker_says_of_itself_later_is_kept_and_makes_no_other_world() -> None:
+    """Whoever of its process came first may have known nothing of it."""
+    cluster = Cluster()
+    first = cluster.register("a", nonce="n")
+    about: dict[str, Any] = {"ip": "10.0.0.1", "port": 8080, "gpu_count": 8, "memory_bytes": 64, "metadata": {"k": "v"}}
+    assert cluster.register("a", nonce="n", **about) == first
+    assert len(cluster.decided) == 1
+    cluster.register("a", nonce="n", **about)
+    cluster.register("a", nonce="n")
+    assert cluster.decided == [], "it said nothing new"
+    cluster.restart()
+    member = cluster.machine.state.job(JOB).world.members["a"]
+    found = (member.ip, member.port, member.gpu_count, member.memory_bytes, member.metadata)
+    assert found == tuple(about.values())
+
+
 def test_jobs_know_nothing_of_each_other() -> None:
     cluster = Cluster()
     cluster.register("a", rank=0, world_size=1)

@@ -10,6 +10,8 @@ def tell(record: r.Record) -> str:
             return f"coordinator serves term {record.term}"
         case r.WorkerJoined():
             return f"{record.worker} joined as incarnation {record.incarnation}: {record.reason}"
+        case r.WorkerDescribed():
+            return f"{record.worker} (incarnation {record.incarnation}) says where it is: {record.ip}:{record.port}"
         case r.WorkerLost():
             return f"{record.worker} (incarnation {record.incarnation}) is out, {record.cause}: {record.reason}"
         case r.WorkerDraining():
