@@ -156,6 +156,7 @@ class TrainingOrchestrator:
             session.on(pb.Command.KIND_STOP, self._told_to_stop)
             session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
             self._session, self._barriers = session, barriers_of(session)
+            self._stop, self._world_id = None, ""  # of the job as it was when this process was last in it
             activate(session)
         try:
             found = await self._session.present(self.config.register_seconds)

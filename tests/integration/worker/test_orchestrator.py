@@ -322,6 +322,22 @@ def test_who_stops_the_job_has_all_ranks_save_and_stop_at_one_step(crew: Crew, r
     assert all("the night is over" in str(member.stopping) for member in crew.members)
 
 
+def test_who_registers_anew_after_a_stop_is_not_to_stop_again(crew: Crew, running: CoordinatorProcess) -> None:
+    (only,) = crew.world(1)
+    only.blocking.recover()
+    Client(running.address, JOB).call("StopJob", reason="the night is over")
+    assert step_until([only], lambda place: False, 0.01)[0]
+    assert only.stopping is not None
+    only.blocking.deregister()
+    assert only.stopping is not None, "whoever asks now wants to know why it stopped"
+    only.blocking.register_worker()
+    assert only.stopping is None
+    with pytest.raises(InvalidInput, match="call recover first"):
+        _ = only.world_id
+    only.blocking.heartbeat()
+    assert only.stopping is None
+
+
 def test_a_hurry_is_served_soon(crew: Crew, running: CoordinatorProcess) -> None:
     """At 100 and 50 steps a second; without a hurry the step lies four heartbeats ahead."""
     crew.world(2)
