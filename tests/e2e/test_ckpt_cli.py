@@ -256,9 +256,13 @@ def test_show_refuses_what_is_not_there_or_damaged(root: Path) -> None:
 
 
 def test_verify_reads_the_latest_or_what_is_named(root: Path) -> None:
-    latest, verdict = lines(ckpt("verify", root))
+    latest, verdict, note = lines(ckpt("verify", root))
     assert latest.startswith("✓ step_30")
     assert verdict.endswith("all as written")
+    assert note == "this is the latest alone; 3 others not looked at: see --all"
+    assert document(ckpt("verify", "--json", root))["not_verified"] == ["step_10", "step_20", "step_20-2"]
+    assert document(ckpt("verify", "--json", "--all", root))["not_verified"] == []
+    assert len(lines(ckpt("verify", root / "gpt/checkpoints/step_30"))) == 2, "that is all of it"
     assert [line.split()[1] for line in lines(ckpt("verify", root, "10", "20"))[:-1]] == ["step_10", "step_20-2"]
     assert "4 checkpoints" in lines(ckpt("verify", "--all", root))[-1]
     assert "steps or --all" in refusal(ckpt("verify", "--all", root, "10"))

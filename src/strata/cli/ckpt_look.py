@@ -146,21 +146,27 @@ def verify(
     """
     if everything and steps:
         raise InvalidInput("give steps or --all, not both")
-    where, findings = asyncio.run(_verify(url, list(steps or ()), everything, job))
+    where, findings, others = asyncio.run(_verify(url, list(steps or ()), everything, job))
     damaged = [each for each in findings if not each["ok"]]
     if as_json:
-        typer.echo(json.dumps({"url": where, "ok": not damaged, "checkpoints": findings}, indent=2))
+        found = {"url": where, "ok": not damaged, "checkpoints": findings, "not_verified": others}
+        typer.echo(json.dumps(found, indent=2))
     else:
         for each in findings:
             _tell(each)
         size = readable_bytes(sum(each["bytes"] for each in findings))
         verdict = f"{len(damaged):,} damaged" if damaged else "all as written"
         typer.echo(f"{counted(len(findings), 'checkpoint')}, {size}: {verdict}")
+        if others and not steps:
+            typer.echo(f"this is the latest alone; {counted(len(others), 'other')} not looked at: see --all")
     if damaged:
         raise typer.Exit(1)
 
 
-async def _verify(url: str, steps: list[str], everything: bool, job: str | None) -> tuple[str, list[dict[str, Any]]]:
+async def _verify(
+    url: str, steps: list[str], everything: bool, job: str | None
+) -> tuple[str, list[dict[str, Any]], list[str]]:
+    """Where, what was found, and the folders of those that were not looked at, unless the URL is that of one alone."""
     async with opened(url, job) as found:
         overview = await found.overview()
         if everything and found.place.folder is None:
@@ -176,7 +182,8 @@ async def _verify(url: str, steps: list[str], everything: bool, job: str | None)
                 told = f"step {each.label}, {number} of {len(chosen)}" + (f", {damaged} damaged" if damaged else "")
                 progress.update(bar, objects=told)
                 findings.append(await _verified(found, each, lambda count: progress.advance(bar, count)))
-        return overview.where, findings
+        others = [each.folder.name for each in overview.checkpoints if each not in chosen]
+        return overview.where, findings, others if found.place.folder is None else []
 
 
 async def _verified(found: Found, listed: Listed, progress: Any) -> dict[str, Any]:
