@@ -1,6 +1,6 @@
 """Words and sizes as people read them at a glance."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def readable_bytes(size: float) -> str:
@@ -23,6 +23,17 @@ def some_of(things: Sequence[object], most: int = 5) -> str:
     """`a, b, c`; of many the first, and how many more there are."""
     more = f" and {len(things) - most:,} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more
+
+
+def spans(numbers: Iterable[int]) -> list[str]:
+    """`2`, `5 to 9`: runs of numbers that ascend, each as one."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [str(first) if first == last else f"{first} to {last}" for first, last in runs]
 
 
 def printable(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from strata.v1 import coordinator_pb2 as pb
 from tests.e2e.telling import STRATA, Told, lines, refusal, strata, strata_here
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
@@ -227,6 +228,28 @@ def test_an_epoch_is_proven_or_what_is_missing_is_named(client: Client, data: Da
     assert lines(data("verify", "images", "--epoch", "0"))[0] == first
     assert "has not begun" in refusal(data("verify", "images", "--epoch", "7"))
     assert "no dataset 'texts'" in refusal(data("verify", "texts"))
+
+
+def test_epochs_that_ended_unheard_are_named(client: Client, data: Data) -> None:
+    """The coordinator was away meanwhile, and everybody goes on from a checkpoint behind them."""
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "100", "--shard-size", "10"))
+    who = client.register("w0", rank=0, world_size=1)
+    me_ = {"worker_id": "w0", "incarnation": who.incarnation}
+    client.call("Recover", **me_)
+    consume(client, who, 100)
+    assert "  epoch 0 over: every sample once" in lines(data("show", "images"))
+    where = pb.DataPosition(version=1, epoch=2)
+    found = pb.Found(step=7, epoch=2, place="step_7", positions={"images": where})
+    client.call("Recover", **me_, found=found, insist=True)
+    consume(client, who, 100, epoch=2)
+    told = lines(data("show", "images"))
+    assert "  epochs 0 to 2 over: not proven: 1 (nothing was reported)" in told
+    assert document(data("show", "images", "--json"))["unproven_epochs"] == [1]
+    first, second, *_ = lines(data("verify", "images"))
+    assert first == "✓ images, version 1, epoch 2 (over): all 100 samples are consumed, each once"
+    assert second == "! of the epochs that are over, not proven: 1 (nothing was reported)"
+    assert document(data("verify", "images", "--json"))["unproven_epochs"] == [1]
+    assert "it has epochs 0, 2, and 3" in refusal(data("verify", "images", "--epoch", "1"))
 
 
 def test_what_a_lost_worker_may_have_read_is_said(client: Client, data: Data) -> None:

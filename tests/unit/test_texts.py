@@ -1,6 +1,6 @@
 import pytest
 
-from strata.texts import counted, readable_bytes
+from strata.texts import counted, readable_bytes, spans
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,8 @@ def test_sizes_in_words(size: float, said: str) -> None:
 
 def test_counts_in_words() -> None:
     assert [counted(count, "object") for count in (0, 1, 2000)] == ["0 objects", "1 object", "2,000 objects"]
+
+
+def test_runs_of_numbers_in_words() -> None:
+    assert spans([]) == []
+    assert spans([0, 1, 3, 5, 6, 7]) == ["0 to 1", "3", "5 to 7"]

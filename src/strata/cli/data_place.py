@@ -12,9 +12,11 @@ from strata.config import Config
 from strata.data.formats import FORMATS
 from strata.data.index import DatasetIndex
 from strata.data.indexing import Progress, index_dataset
+from strata.data.ledger import Ledger
 from strata.data.registry import DatasetRegistry
 from strata.errors import StrataError
 from strata.rpc import RpcError, Status
+from strata.texts import some_of, spans
 from strata.wire.asking import Asker, ask
 
 TIMEOUT_SECONDS = 10.0
@@ -51,6 +53,13 @@ def _reaching() -> Iterator[None]:
         if error.status is not Status.UNAVAILABLE:
             raise
         raise StrataError(error.message) from None
+
+
+def unproven_of(ledger: Ledger) -> str:
+    """Which epochs, and why each is not proven."""
+    unheard = [f"{each} (nothing was reported)" for each in spans(ledger.unheard)]
+    short = [f"{each.epoch} ({each.total - each.consumed:,} missing)" for each in ledger.short]
+    return some_of([*unheard, *short], 6)
 
 
 def job_named(job: str | None) -> str:

@@ -12,12 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.cli.data_jobs import document, told_path
-from strata.cli.data_place import Dataset, Job, asked
+from strata.cli.data_place import Dataset, Job, asked, unproven_of
 from strata.cli.data_strips import SHADES, cell_edges, strip, strip_of
 from strata.cli.drawing import GAP, fitted, meter, new_table, open_console, percent
 from strata.cli.remote import Json, Url
 from strata.core.consumption import Consumption
-from strata.data.ledger import TRIES, Finished, Holder, Ledger, read_ledger
+from strata.data.ledger import TRIES, Holder, Ledger, read_ledger
 from strata.errors import NotFound, Refused
 from strata.texts import counted, printable, some_of
 from strata.wire.asking import Asker
@@ -97,6 +97,7 @@ def _document(ledger: Ledger, owners: list[Owner], epoch: int | None) -> dict[st
         "consumed": list(ledger.consumed),
         "reissued_samples": ledger.reissued,
         "finished": [each._asdict() for each in ledger.finished],
+        "unproven_epochs": ledger.unproven,
         "ranks": len(ledger.holders),
         "order_of_epoch": ledger.dataset.epoch if epoch is None else epoch,
         "owners": [
@@ -139,7 +140,7 @@ def _tell_dataset(console: Console, ledger: Ledger) -> None:
 
 def _tell_epochs(console: Console, ledger: Ledger) -> None:
     known, width = ledger.dataset, _width(console)
-    before = _finished(ledger.finished)
+    before = _finished(ledger)
     if before:
         console.print(Text(f"  {before}"), soft_wrap=True)
     told = f" {percent(known.consumed_samples, known.total_samples)} of epoch {known.epoch} is consumed"
@@ -150,12 +151,12 @@ def _tell_epochs(console: Console, ledger: Ledger) -> None:
     console.print(f"  {known.consumed_samples:,} reported, {left:,} left{again}", soft_wrap=True)
 
 
-def _finished(epochs: list[Finished]) -> str:
-    if not epochs:
+def _finished(ledger: Ledger) -> str:
+    over = sorted([*(each.epoch for each in ledger.finished), *ledger.unheard])
+    if not over:
         return ""
-    short = [f"{each.epoch} ({each.total - each.consumed:,} missing)" for each in epochs if each.consumed < each.total]
-    which = f"epoch {epochs[0].epoch}" if len(epochs) == 1 else f"epochs {epochs[0].epoch} to {epochs[-1].epoch}"
-    return f"{which} over: " + (f"not all was reported of {some_of(short, 4)}" if short else "every sample once")
+    which = f"epoch {over[0]}" if len(over) == 1 else f"epochs {over[0]} to {over[-1]}"
+    return f"{which} over: " + (f"not proven: {unproven_of(ledger)}" if ledger.unproven else "every sample once")
 
 
 def _tell_owners(console: Console, ledger: Ledger, owners: list[Owner], epoch: int | None) -> None:

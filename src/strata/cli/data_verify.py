@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from strata.cli.data_place import Dataset, Epoch, Job, asked
+from strata.cli.data_place import Dataset, Epoch, Job, asked, unproven_of
 from strata.cli.drawing import open_console
 from strata.cli.remote import Json, Url
 from strata.data.ledger import Ledger, Verdict, judge, read_ledger
@@ -59,6 +59,7 @@ def _document(ledger: Ledger, verdict: Verdict) -> dict[str, Any]:
         "missing_samples": verdict.total - verdict.consumed,
         "missing": verdict.missing,
         "reissued_samples": verdict.reissued,
+        "unproven_epochs": ledger.unproven,
     }
 
 
@@ -78,6 +79,9 @@ def _tell(ledger: Ledger, verdict: Verdict, most: int | None) -> None:
     console.print(line, soft_wrap=True)
     for each in _missing(ledger, verdict, most):
         console.print(f"  {each}", soft_wrap=True)
+    if any(epoch != verdict.epoch for epoch in ledger.unproven):
+        told = f"! of the epochs that are over, not proven: {unproven_of(ledger)}"
+        console.print(Text(told, "yellow"), soft_wrap=True)
     for each in _meaning(verdict, dataset.order):
         console.print(Text(each, "dim"), soft_wrap=not console.is_terminal)
 

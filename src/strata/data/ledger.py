@@ -9,8 +9,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from strata.core.ids import check_id, check_int
 from strata.core.ranges import RangeSet
+from strata.core.state import PROOFS_KEPT
 from strata.data.registered import RegisteredDataset, registered
 from strata.errors import NotFound, Refused
+from strata.texts import spans
 
 TRIES = 5
 
@@ -42,7 +44,8 @@ class Finished(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """What the coordinator knew of a dataset when it was asked. `finished` is of the version in force."""
+    """What the coordinator knew of a dataset when it was asked. `finished` is of the version in force. `kept_from`: of
+    epochs before that one it has nothing any more."""
 
     dataset: RegisteredDataset
     generation: int
@@ -50,6 +53,22 @@ class Ledger(NamedTuple):
     reissued: int
     finished: list[Finished]
     holders: list[Holder]
+    kept_from: int = 0
+
+    @property
+    def unheard(self) -> list[int]:
+        """Epochs that are over, and of which nothing was reported: a checkpoint from behind them was gone on from."""
+        heard = {each.epoch for each in self.finished}
+        return [epoch for epoch in range(self.kept_from, self.dataset.epoch) if epoch not in heard]
+
+    @property
+    def short(self) -> list[Finished]:
+        """Those that are over, and of which not all was reported."""
+        return [each for each in self.finished if each.consumed < each.total]
+
+    @property
+    def unproven(self) -> list[int]:
+        return sorted([*self.unheard, *(each.epoch for each in self.short)])
 
 
 class Verdict(NamedTuple):
@@ -93,17 +112,21 @@ def _ledger(answer: Any, edges: list[int]) -> Ledger:
     consumed = RangeSet()
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         consumed.add(start, end)
+    finished = [
+        Finished(each.epoch, each.total_samples, each.consumed_samples, each.reissued_samples)
+        for each in answer.finished
+        if each.version == answer.dataset.version
+    ]
+    is_full = len(answer.finished) >= PROOFS_KEPT
+    kept_from = 0 if not is_full else finished[0].epoch if finished else answer.dataset.epoch
     return Ledger(
         registered(answer.dataset),
         answer.generation,
         consumed,
         answer.reissued_samples,
-        [
-            Finished(each.epoch, each.total_samples, each.consumed_samples, each.reissued_samples)
-            for each in answer.finished
-            if each.version == answer.dataset.version
-        ],
+        finished,
         [Holder(each.rank, each.worker_id, each.shards, each.giving_up) for each in answer.holders],
+        kept_from,
     )
 
 
@@ -124,8 +147,8 @@ def judge(ledger: Ledger, epoch: int | None = None) -> Verdict:
                 epoch, "over", each.total, each.consumed, each.reissued, [] if each.consumed == each.total else None
             )
     kept = [each.epoch for each in ledger.finished]
-    has = f"it has epochs {kept[0]} to {kept[-1]}, and {dataset.epoch}" if kept else f"it has epoch {dataset.epoch}"
+    has = f"it has epochs {', '.join(spans(kept))}, and {dataset.epoch}" if kept else f"it has epoch {dataset.epoch}"
     raise NotFound(
         f"the ledger has nothing of epoch {epoch} of dataset {dataset.dataset_id!r}, version {dataset.version}: {has}. "
-        "It keeps the last 64 that are over"
+        f"It keeps the last {PROOFS_KEPT} that are over"
     )

@@ -45,3 +45,18 @@ def test_what_the_ledger_does_not_know_is_told() -> None:
         judge(ledger(5, []), 2)
     with pytest.raises(InvalidInput, match="epoch"):
         judge(known, -1)
+
+
+def test_epochs_that_are_over_and_not_proven_are_named() -> None:
+    known = ledger(5, [], *(Finished(epoch, 100, 90 if epoch == 3 else 100, 0) for epoch in (0, 1, 3)))
+    assert known.unheard == [2, 4]
+    assert known.unproven == [2, 3, 4]
+    with pytest.raises(NotFound, match=r"nothing of epoch 2 .* it has epochs 0 to 1, 3, and 5"):
+        judge(known, 2)
+    assert ledger(0, []).unproven == []
+    assert ledger(2, []).unproven == [0, 1], "it begins behind them"
+
+
+def test_of_epochs_that_are_not_kept_any_more_nothing_is_said() -> None:
+    kept = [Finished(epoch, 100, 100, 0) for epoch in range(6, 70) if epoch != 8]
+    assert ledger(70, [], *kept)._replace(kept_from=6).unproven == [8]
