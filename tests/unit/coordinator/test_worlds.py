@@ -70,6 +70,17 @@ def test_workers_that_say_as_much_as_they_may_are_told_in_smaller_pages(tmp_path
     run(tmp_path, work)
 
 
+def test_what_a_peer_says_of_itself_later_is_told_to_whoever_asks_then(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        told = worlds.Worlds(hub)
+        for ip in ("", "10.1.2.3"):
+            register(hub, "a", ip=ip)
+            page = pb.GetWorldResponse.FromString(told.page(pb.GetWorldRequest(job_id="job")))
+            assert [each.ip for each in page.peers] == [ip]
+
+    run(tmp_path, work)
+
+
 def test_one_peer_alone_is_told_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "PAGE_BYTES", 10)
 
