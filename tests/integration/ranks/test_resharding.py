@@ -25,7 +25,7 @@ def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]
     ("how", "saving", "loading"),
     [
         ("fsdp", 4, 2),
-        ("hsdp", 4, 2),
+        pytest.param("hsdp", 4, 2, marks=LONG),
         ("tp", 4, 3),
         ("ddp", 2, 3),
         pytest.param("fsdp", 2, 4, marks=LONG),

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
 from strata.data import DatasetIndex, Loader, index_dataset
 from tests.unit.data.making import of_parquet, table
-from tests.unit.data.simulated import simulated
+from tests.unit.data.simulated import SimulatedJob, simulated
+from tests.unit.data.test_histories import examined, some_and_many
 
 ROWS = 45
 PARTS = (17, 0, 28)
@@ -44,32 +45,38 @@ def wanted(index: DatasetIndex, count: int, batch: int, tail: Any) -> list[list[
     return found[:count]
 
 
+def live(job: SimulatedJob, recovery: str, size: int, events: list[Any]) -> None:
+    job.start(size)
+    for event in events:
+        name, *about = (event,) if isinstance(event, str) else event
+        if recovery == "rollback" and name in ("lose", "join"):
+            name, about = "crash", [size]  # the others go back, too
+        if name == "lose" and job.size == 1:
+            name, about = "crash", [2]
+        if name == "join" and job.size == 4:
+            name = "step"
+        getattr(job, name)(*about)
+    for _ in range(3):
+        job.step()
+
+
+@some_and_many(25, 200)
 @pytest.mark.parametrize("recovery", ["rollback", "carry_on"])
-@given(
-    size=st.integers(1, 4),
-    events=EVENTS,
-    batch=st.sampled_from([3, 8, 20]),
-    tail=st.sampled_from(["drop", "short", "pad"]),
-    report=st.sampled_from(["behind", "each"]),
-    seed=st.integers(0, 2**32),
-)
-@settings(deadline=None)
-def test_each_batch_is_learned_from_once(  # noqa: PLR0917  what Hypothesis draws
-    index: DatasetIndex, recovery: str, size: int, events: list[Any], batch: int, tail: Any, report: str, seed: int
-) -> None:
-    note(f"{recovery} {size} {events} {batch} {tail} {report} {seed}")
-    how = {"tail": tail, "report": report, "threads": 1}
-    with simulated(index, batch, how, seed, recovery) as job:
-        job.start(size)
-        for event in events:
-            name, *about = (event,) if isinstance(event, str) else event
-            if recovery == "rollback" and name in ("lose", "join"):
-                name, about = "crash", [size]  # the others go back, too
-            if name == "lose" and job.size == 1:
-                name, about = "crash", [2]
-            if name == "join" and job.size == 4:
-                name = "step"
-            getattr(job, name)(*about)
-        for _ in range(3):
-            job.step()
-        assert job.learned == wanted(index, len(job.learned), batch, tail)
+def test_each_batch_is_learned_from_once(index: DatasetIndex, recovery: str, examples: int) -> None:
+    @examined(examples, recovery)
+    @given(
+        size=st.integers(1, 4),
+        events=EVENTS,
+        batch=st.sampled_from([3, 8, 20]),
+        tail=st.sampled_from(["drop", "short", "pad"]),
+        report=st.sampled_from(["behind", "each"]),
+        seed=st.integers(0, 2**32),
+    )
+    def lives(*, size: int, events: list[Any], batch: int, tail: Any, report: str, seed: int) -> None:
+        note(f"{recovery} {size} {events} {batch} {tail} {report} {seed}")
+        how = {"tail": tail, "report": report, "threads": 1}
+        with simulated(index, batch, how, seed, recovery) as job:
+            live(job, recovery, size, events)
+            assert job.learned == wanted(index, len(job.learned), batch, tail)
+
+    lives()
