@@ -356,6 +356,11 @@ class CheckpointManager(CheckpointReader):
 
         return take_seat(self._checkpoints, where, world, self.config)
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks save together."""
+        return self._checkpoints.size or 1
+
     def give_up(self) -> None:
         """A save that is under way, unless it is decided. Before this process is of another world: a save that is begun
         there late would be one of all who are there then."""

@@ -51,7 +51,7 @@ class Notices:
     def __init__(self, seconds: float, given: Callable[[Notice], None]) -> None:
         if not seconds > 0:
             raise InvalidInput(f"notice_seconds is {seconds}: say a number of seconds above 0")
-        self._seconds, self._given = seconds, given
+        self.seconds, self._given = seconds, given
         self._process = 0
         self._before: dict[str, Any] = {}
         self._save_seconds = 0.0
@@ -95,12 +95,12 @@ class Notices:
         self.give(f"{signal.Signals(number).name} at {time.strftime('%H:%M:%S')}")
 
     def give(self, reason: str) -> None:
-        is_enough = SPARE * self._save_seconds < self._seconds
+        is_enough = SPARE * self._save_seconds < self.seconds
         if not is_enough:
             kept = "nothing is committed yet" if self.committed is None else f"step {self.committed} stays the last one"
-            left, takes = self._seconds, self._save_seconds
+            left, takes = self.seconds, self._save_seconds
             logger.warning("%s: %g s are left, and a save takes %.1f s: %s", reason, left, takes, kept)
-        self._given(Notice(reason, self._seconds, is_enough))
+        self._given(Notice(reason, self.seconds, is_enough))
 
 
 def _passed_over(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ lost: it goes back, with all who are left, to the last checkpoint.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -39,6 +40,7 @@ from strata.session import ends
 from strata.worker.goodput import Cause, Goodput, Summary
 from strata.worker.orchestrator import TrainingOrchestrator
 from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempted, Stopped
+from strata.worker.votes import Votes, votes_of
 
 logger = logging.getLogger("strata.worker")
 
@@ -53,6 +55,8 @@ FINAL = (InvalidInput, CheckpointMismatch, AccessDenied, NotImplementedError, Re
 UNCHANGEABLE = (bytes, bytearray, memoryview, str, int, float, tuple, type(None))
 TRIES = 5
 NOTICE_SECONDS = 30.0
+NOTICE_KEPT = 0.3
+"""Of the time of a notice: not spent on waiting for ranks that may save another step."""
 LOOK_SECONDS = 0.05
 SHOW_SECONDS = 5.0
 """Where the time goes is told to the coordinator about so often."""
@@ -90,6 +94,12 @@ class Training:
         self._orchestrator = orchestrator
         self._notices = Notices(notice_seconds, self._on_notice)
         self._notice: Notice | None = None
+        """As this process was given it."""
+        self._heeded: Notice | None = None
+        """As it is acted on, at the same step as by the others, where they can agree on one."""
+        self._votes: Votes | None = None
+        self._ends = math.inf
+        """When the time of the notice is over."""
         self.completed = 0
         """So many steps, since the beginning of the job."""
         self._saved = -1
@@ -178,6 +188,8 @@ class Training:
             with suppress(StaleGeneration):
                 self._wait_for_saves()
         self._restore(is_stale=self._orchestrator is not None and self._orchestrator.is_under_way)
+        if self._orchestrator is None and self._votes is None:
+            self._votes = votes_of(self.manager.world_size)
         while True:
             try:
                 while self._has_more():
@@ -226,6 +238,8 @@ class Training:
     def _complete(self) -> None:
         self.completed, self._tries = self.completed + 1, 0
         self._say("training")
+        seconds = self._notices.seconds
+        self._heeded = self._notice if self._votes is None else self._votes.after_step(self._notice, seconds)
         orchestrator, every = self._orchestrator, self._save_every
         asked = orchestrator is not None and orchestrator.should_save(self.completed)
         if asked or (every is not None and self.completed % every == 0) or self._is_last():
@@ -233,8 +247,8 @@ class Training:
         self._stop_if_told()
 
     def _is_last(self) -> bool:
-        """Whether this process was given notice, and need not agree with others on where to stop."""
-        return self._notice is not None and self._notice.is_enough and self._orchestrator is None
+        """Whether it stops here because of a notice, and no coordinator says where."""
+        return self._heeded is not None and self._heeded.is_enough and self._orchestrator is None
 
     def _save(self) -> None:
         self._say("checkpointing")
@@ -269,7 +283,7 @@ class Training:
         return True
 
     def _stop_if_told(self) -> None:
-        orchestrator, notice = self._orchestrator, self._notice
+        orchestrator, notice = self._orchestrator, self._heeded
         stop = None if orchestrator is None else orchestrator.stopping
         if stop is None and (notice is None or (notice.is_enough and orchestrator is not None)):
             return
@@ -289,7 +303,10 @@ class Training:
     def _wait_for_the_last(self, *, is_preempted: bool) -> None:
         """Nobody goes back any more. Who is to be started again is, from the commit that there is."""
         try:
-            self._wait_for_saves()
+            if self._is_on_its_own:
+                self._wait_for_others()
+            else:
+                self._wait_for_saves()
         except StrataError as error:
             if is_preempted:
                 logger.error("step %d is not saved, and the last commit stays: %s", self._saved, error)
@@ -298,10 +315,30 @@ class Training:
             else:
                 raise
 
+    @property
+    def _is_on_its_own(self) -> bool:
+        """Whether others save with this rank that it could not agree on a step with."""
+        can_agree = self._orchestrator is not None or (self._votes is not None and not self._votes.is_over)
+        return self._heeded is not None and not can_agree and self.manager.world_size > 1
+
+    def _wait_for_others(self) -> None:
+        """They may be at the same step by chance. What is left of the notice is for ending in good order."""
+        left = self._ends - NOTICE_KEPT * self._notices.seconds - time.monotonic()
+        try:
+            with self.spent("checkpoint"):
+                self.manager.wait(max(0.0, left))
+        except TimeoutError as error:
+            self.manager.give_up()
+            raise RankFailed(
+                "the other ranks save no such step. They cannot agree on one: start torch.distributed before, or run a "
+                "coordinator, and give Training an orchestrator"
+            ) from error
+
     def _on_notice(self, notice: Notice) -> None:
         """In a signal handler: whom it concerns is told behind. The others learn that they are to be started again."""
         if self._notice is not None:
             return
+        self._ends = time.monotonic() + notice.seconds
         self._notice, orchestrator = notice, self._orchestrator
         if orchestrator is not None:
             orchestrator.ask_to_stop(f"{REQUEUED}: {notice.reason}", notice.seconds, save=notice.is_enough)
