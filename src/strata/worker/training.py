@@ -131,6 +131,8 @@ class Training:
             ends(f"{type(error).__name__}: {error}", died=True)
         else:
             ends(self._ended)
+        if self._votes is not None and (kind is None or issubclass(kind, Stopped)):
+            self._votes.close()
         if kind is not None and issubclass(kind, Preempted):
             self._notices.end()
         else:

@@ -11,6 +11,8 @@ CPU: it does not get in the way of the training's collectives. Where ranks canno
 
 import logging
 import sys
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from strata.worker.preemption import Notice
@@ -19,6 +21,7 @@ logger = logging.getLogger("strata.worker")
 
 NO_NOTICE, TIME_TO_SAVE, NO_TIME = 0, 1, 2
 """The greatest counts: where one rank has no time to save, none does."""
+CLOSE_TIME = timedelta(seconds=10)
 
 
 class Votes:
@@ -44,6 +47,14 @@ class Votes:
         if heard == NO_NOTICE:
             return None
         return (own or Notice("another rank was given notice", seconds, True))._replace(is_enough=heard == TIME_TO_SAVE)
+
+    def close(self) -> None:
+        """The last vote is waited for, which all have cast: a process that ended meanwhile would be torn down with
+        gloo's threads at work."""
+        if self._cast is not None and not self.is_over:
+            with suppress(RuntimeError):  # one is lost, and nobody votes any more
+                self._cast[1].wait(CLOSE_TIME)
+        self._cast, self.is_over = None, True
 
     def _casting(self, own: Notice | None) -> tuple[Any, Any]:
         said = NO_NOTICE if own is None else TIME_TO_SAVE if own.is_enough else NO_TIME

@@ -138,6 +138,7 @@ def _come_and_go(cluster: Cluster) -> None:
     for rank in (2, 0, 1):
         cluster.register(f"late-{rank}", rank=rank, world_size=3)
     cluster.send(RegisterRequested("another-job", "solo", "n"))
+    cluster.send(RegisterRequested("another-job", "solo", "n", ip="10.0.0.1", metadata={"zone": "a", "pool": "b"}))
     cluster.send(StopRequested("another-job"))
     lost = HistoryLost("another-job", 1000, "restored")
     cluster.machine.apply(lost)

@@ -1,6 +1,7 @@
 """What ranks tell each other of a notice, as one of them sees it."""
 
 import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ class Vote:
     """As a tensor of one number, and as the work that fills it."""
 
     def __init__(self, outcome: int | None) -> None:
-        self._outcome = outcome
+        self._outcome, self.is_waited_for = outcome, False
 
-    def wait(self) -> None:
+    def wait(self, timeout: timedelta | None = None) -> None:
+        self.is_waited_for = True
         if self._outcome is None:
             raise RuntimeError("Connection closed by peer")
 
@@ -39,7 +41,8 @@ class Torch:
 
     def tensor(self, values: list[int], dtype: None) -> Vote:
         self.cast += values
-        return Vote(self._outcomes.pop(0))
+        self.last = Vote(self._outcomes.pop(0))
+        return self.last
 
     def all_reduce(self, vote: Vote, **_: Any) -> Vote:
         return vote
@@ -70,6 +73,20 @@ def test_where_one_is_lost_each_is_on_its_own() -> None:
     assert votes.after_step(None, 30.0) is None
     assert votes.is_over
     assert votes.after_step(OWN, 30.0) == OWN
+
+
+@pytest.mark.parametrize("outcome", [NO_NOTICE, None], ids=["all are there", "one is lost"])
+def test_the_last_vote_is_not_left_under_way(outcome: int | None) -> None:
+    torch = Torch(NO_NOTICE, outcome)
+    votes = Votes(torch, None)
+    votes.close()
+    votes = Votes(torch, None)
+    for _ in range(2):
+        votes.after_step(None, 30.0)
+    assert not torch.last.is_waited_for
+    votes.close()
+    assert torch.last.is_waited_for
+    assert votes.after_step(OWN, 30.0) == OWN, "each is on its own"
 
 
 def test_nothing_is_imported_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
