@@ -19,6 +19,7 @@ from strata.rpc import RpcError
 from strata.session import active
 from strata.worker import training
 from strata.worker.orchestrator import OrchestratorConfig, TrainingOrchestrator
+from strata.worker.preemption import Stopped
 from tests.integration.data.jobs import BATCH, ROWS, write_rows
 from tests.integration.session.scenes import eventually
 from tests.servers.coordinator import Client, CoordinatorProcess
@@ -336,6 +337,31 @@ def test_who_registers_anew_after_a_stop_is_not_to_stop_again(crew: Crew, runnin
         _ = only.world_id
     only.blocking.heartbeat()
     assert only.stopping is None
+
+
+def test_who_is_told_to_stop_does_not_go_back_for_others(
+    crew: Crew, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """Those who stopped before it have left: its step fails, and in a world of a declared size nobody comes back."""
+    only = crew.join()
+    only.blocking.recover()
+    loader = Loader(write_rows(tmp_path / "rows"), 20, format="parquet")
+    loop = training.Training({"w": 0}, loader, CheckpointManager(tmp_path / "checkpoints"), orchestrator=only)
+    batches = iter(loop)
+
+    def fail() -> None:
+        with loop.step():
+            crew.join()  # the world is another one
+            Client(running.address, JOB).call("StopJob", reason="the night is over", without_checkpoint=True)
+            eventually(lambda: only.stopping and only.is_stale)
+            raise ConnectionError("a peer is gone")
+
+    with loop:
+        next(batches)
+        fail()
+        with pytest.raises(Stopped):
+            next(batches)
+    assert loop.recoveries == 0
 
 
 def test_a_hurry_is_served_soon(crew: Crew, running: CoordinatorProcess) -> None:
