@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -87,11 +88,16 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run it on the private loop, and wait for it when you like."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop())
+
+
 async def awaited(work: Coroutine[Any, Any, T]) -> T:
     """Run it on the private loop, and wait for its result on whichever loop the caller has."""
     if asyncio.get_running_loop() is _background.loop:
         return await work
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop()))
+    return await asyncio.wrap_future(start(work))
 
 
 def run_while_alive(work: Callable[[], Coroutine[Any, Any, object]]) -> None:

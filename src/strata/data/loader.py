@@ -100,6 +100,8 @@ class Loader(Cursor):
     ) -> None:
         self._is_told_each = check_report(report)
         self._attendance: Attendance | None = None
+        self.dataset_id = dataset_id
+        """Of a loader that is part of a job."""
         if dataset_id is not None:
             from strata.data.attendance import attend
 

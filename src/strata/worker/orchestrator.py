@@ -28,7 +28,20 @@ from strata.core.ids import check_id, check_int
 from strata.core.membership import MAX_RESOURCES
 from strata.core.orders import ShardLayout
 from strata.errors import InvalidInput, RankFailed, StaleGeneration, StrataError
-from strata.session import Place, Report, Session, Who, activate, deactivate, ends, join, leave, who_joins, will_pass
+from strata.session import (
+    CALL_SECONDS,
+    Place,
+    Report,
+    Session,
+    Who,
+    activate,
+    deactivate,
+    ends,
+    join,
+    leave,
+    who_joins,
+    will_pass,
+)
 from strata.session.waiting import recovery_point
 from strata.sharding import ShardAssignment, assignments
 from strata.v1 import coordinator_pb2 as pb
@@ -85,9 +98,10 @@ class Peer(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """This process is to leave: when the step at hand is done, and saved if it is to be."""
+    """This process is to leave when the step at hand is done. `is_saved`: all ranks save it, and then stop."""
 
     reason: str
+    is_saved: bool = False
 
 
 class TrainingOrchestrator:
@@ -281,7 +295,7 @@ class TrainingOrchestrator:
         if agreed is not None:
             logger.info("all ranks save at step %d: %s", step, agreed.reason)
             if agreed.last:
-                self._stop = Stop(agreed.reason.removeprefix(STOPS))
+                self._stop = Stop(agreed.reason.rpartition(STOPS)[2], is_saved=True)
         every = self.config.save_every
         return agreed is not None or (every is not None and step > 0 and step % every == 0)
 
@@ -299,14 +313,16 @@ class TrainingOrchestrator:
         asyncio.run_coroutine_threadsafe(self._ask_to_stop(reason, within_seconds, save), self._loop)
 
     async def _ask_to_stop(self, reason: str, within: float, save: bool) -> None:
-        ends = time.monotonic() + within
+        until = time.monotonic() + within
         asked: dict[str, Any] = {"reason": reason, "within_seconds": within, "without_checkpoint": not save}
         while True:
             try:
-                await self.session.call("StopJob", **asked)
+                await self.session.call(
+                    "StopJob", within=max(1.0, min(CALL_SECONDS, until - time.monotonic())), **asked
+                )
                 return
             except StrataError as error:
-                if not will_pass(error) or time.monotonic() > ends:
+                if not will_pass(error) or time.monotonic() > until:
                     logger.error("the job could not be asked to stop (%s): %s", reason, error)
                     return
             await asyncio.sleep(PAUSE_SECONDS)

@@ -26,6 +26,8 @@ REQUEUED = "preempted"
 SIGNALS = tuple(name for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
 SPARE = 1.5
 """A save may take so much longer than those before it did."""
+KEPT = 0.3
+"""Of the time of a notice: not spent on waiting for others."""
 
 
 class Stopped(SystemExit):
@@ -34,6 +36,11 @@ class Stopped(SystemExit):
 
 class Preempted(Stopped):
     """Training is to be started again elsewhere, or later: status 75."""
+
+
+def is_requeue(reason: str) -> bool:
+    """Whether a job stops since a process of it was given notice."""
+    return reason.startswith(f"{REQUEUED}: ")
 
 
 class Notice(NamedTuple):
@@ -93,6 +100,11 @@ class Notices:
             os.kill(os.getpid(), number)
             return
         self.give(f"{signal.Signals(number).name} at {time.strftime('%H:%M:%S')}")
+
+    @property
+    def kept_seconds(self) -> float:
+        """Of the time of a notice: for a save, and for ending in good order."""
+        return max(KEPT * self.seconds, SPARE * self._save_seconds)
 
     def give(self, reason: str) -> None:
         is_enough = SPARE * self._save_seconds < self.seconds

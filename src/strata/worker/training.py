@@ -17,10 +17,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import wait
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any, NoReturn, Self, cast
 
+from strata import background
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.loading import is_changeable
 from strata.core.ids import check_int
@@ -39,7 +41,8 @@ from strata.errors import (
 from strata.session import ends
 from strata.worker.goodput import Cause, Goodput, Summary
 from strata.worker.orchestrator import TrainingOrchestrator
-from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempted, Stopped
+from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempted, Stopped, is_requeue
+from strata.worker.restoring import check_data, put, samples_in
 from strata.worker.votes import Votes, votes_of
 
 logger = logging.getLogger("strata.worker")
@@ -55,8 +58,6 @@ FINAL = (InvalidInput, CheckpointMismatch, AccessDenied, NotImplementedError, Re
 UNCHANGEABLE = (bytes, bytearray, memoryview, str, int, float, tuple, type(None))
 TRIES = 5
 NOTICE_SECONDS = 30.0
-NOTICE_KEPT = 0.3
-"""Of the time of a notice: not spent on waiting for ranks that may save another step."""
 LOOK_SECONDS = 0.05
 SHOW_SECONDS = 5.0
 """Where the time goes is told to the coordinator about so often."""
@@ -88,6 +89,10 @@ class Training:
                 f"a state that is a {type(state).__name__} cannot be what a checkpoint has once that is loaded: put it "
                 "into a dict"
             )
+        if not isinstance(loader, Loader):
+            raise InvalidInput(
+                f"Training takes its batches from a strata.data.Loader, and not from {type(loader).__name__}"
+            )
         self.state, self.loader, self.manager = state, loader, manager
         self._epochs = check_int(epochs, "epochs", least=1)
         self._save_every = None if save_every is None else check_int(save_every, "save_every", least=1)
@@ -98,8 +103,12 @@ class Training:
         self._heeded: Notice | None = None
         """As it is acted on, at the same step as by the others, where they can agree on one."""
         self._votes: Votes | None = None
-        self._ends = math.inf
-        """When the time of the notice is over."""
+        self._alone_after = math.inf
+        """When it is too late to agree with others on where to stop."""
+        self._is_alone = False
+        """Whether it stops without that, though there is a coordinator to ask."""
+        self._is_interruptible = False
+        """Whether a notice ends it at once: nothing was done since the last commit."""
         self.completed = 0
         """So many steps, since the beginning of the job."""
         self._saved = -1
@@ -121,16 +130,19 @@ class Training:
 
     def __enter__(self) -> Self:
         ends("")
-        self._notices.watch()
         self._attach()
+        self.manager.listen(self._notices.saved)
+        self._notices.watch()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         """What is under way is committed, whatever ended the loop; its failure is raised unless another error is."""
         if isinstance(error, Exception):
             ends(f"{type(error).__name__}: {error}", died=True)
-        else:
+        elif error is None or isinstance(error, SystemExit | GeneratorExit):
             ends(self._ended)
+        else:
+            ends(f"it was interrupted: {type(error).__name__}")
         if self._votes is not None and (kind is None or issubclass(kind, Stopped)):
             self._votes.close()
         if kind is not None and issubclass(kind, Preempted):
@@ -149,7 +161,6 @@ class Training:
             raise self._failed
 
     def _attach(self) -> None:
-        self.manager.listen(self._notices.saved)
         if not self.loader.is_of_a_job:
             self.manager.reads(DATA, self.loader.data_position)
 
@@ -212,6 +223,9 @@ class Training:
         if self._saved != self.completed:
             self._save()
         self._wait_for_saves()
+        if self._may_skip and self.manager.latest_step() != self.completed:
+            self._save()
+            self._wait_for_saves()
         self._ended = f"finished at step {self.completed}"
         self._say("idle")
 
@@ -234,23 +248,54 @@ class Training:
                 if self._failed is not None:
                     self._account.abandon(time.monotonic())
                     self._wait_for_change(self._failed)
-                self._account.leave(time.monotonic(), _samples(batch))
+                self._account.leave(time.monotonic(), samples_in(batch))
                 self._complete()
 
     def _complete(self) -> None:
         self.completed, self._tries = self.completed + 1, 0
         self._say("training")
-        seconds = self._notices.seconds
-        self._heeded = self._notice if self._votes is None else self._votes.after_step(self._notice, seconds)
         orchestrator, every = self._orchestrator, self._save_every
         asked = orchestrator is not None and orchestrator.should_save(self.completed)
-        if asked or (every is not None and self.completed % every == 0) or self._is_last():
+        self._heeded = self._heed()
+        is_last = self._is_last()
+        if is_last and self._may_skip:
+            self._wait_for_room()
+        if asked or (every is not None and self.completed % every == 0) or is_last:
             self._save()
         self._stop_if_told()
 
+    def _heed(self) -> Notice | None:
+        """The notice that this process acts on now: not before all ranks do, where they can agree."""
+        notice, orchestrator = self._notice, self._orchestrator
+        if self._votes is not None:
+            return self._votes.after_step(notice, self._notices.seconds)
+        if notice is None or orchestrator is None or not notice.is_enough or orchestrator.stopping is not None:
+            return notice
+        needs_nobody = self.manager.world_size == 1 and orchestrator.session.is_silent
+        if not needs_nobody and time.monotonic() < self._alone_after:
+            return None
+        logger.warning("%s: no coordinator says where all ranks stop, and this one stops by itself", notice.reason)
+        self._is_alone = True
+        return notice
+
     def _is_last(self) -> bool:
-        """Whether it stops here because of a notice, and no coordinator says where."""
-        return self._heeded is not None and self._heeded.is_enough and self._orchestrator is None
+        """Whether it stops here, and saves before. Of several ranks one alone cannot."""
+        stop = None if self._orchestrator is None else self._orchestrator.stopping
+        if stop is not None:
+            return stop.is_saved
+        can_save = self._orchestrator is None or self.manager.world_size == 1
+        return self._heeded is not None and self._heeded.is_enough and can_save
+
+    @property
+    def _may_skip(self) -> bool:
+        """Whether a save comes to nothing while another is under way, which the last may not."""
+        return self.manager.config.when_busy != "wait"
+
+    def _wait_for_room(self) -> None:
+        try:
+            self._wait_for_saves()
+        except StrataError as error:
+            logger.warning("a save before the last failed: %s", error)
 
     def _save(self) -> None:
         self._say("checkpointing")
@@ -285,50 +330,53 @@ class Training:
         return True
 
     def _stop_if_told(self) -> None:
-        orchestrator, notice = self._orchestrator, self._heeded
-        stop = None if orchestrator is None else orchestrator.stopping
-        if stop is None and (notice is None or (notice.is_enough and orchestrator is not None)):
+        notice = self._heeded
+        stop = None if self._orchestrator is None else self._orchestrator.stopping
+        if stop is None and notice is None:
             return
         reason = stop.reason if stop is not None else "" if notice is None else notice.reason
-        is_preempted = notice is not None or REQUEUED in reason
+        is_preempted = notice is not None or is_requeue(reason)
         if notice is None or notice.is_enough:
-            self._wait_for_the_last(is_preempted=is_preempted)
-        self.loader.finish()
+            self._wait_for_the_last(must=stop is not None and stop.is_saved and not is_preempted)
+        if not self._is_alone:
+            self.loader.finish()
         self._stop(reason, is_preempted=is_preempted)
 
     def _stop(self, reason: str, *, is_preempted: bool) -> NoReturn:
         logger.warning("training stops at step %d: %s", self.completed, reason)
         what = REQUEUED if is_preempted else "stopped"
-        self._ended = reason if reason.startswith(what) else f"{what}: {reason}"
+        self._ended = reason if reason.startswith(f"{what}: ") else f"{what}: {reason}"
         raise Preempted(REQUEUE) if is_preempted else Stopped(0)
 
-    def _wait_for_the_last(self, *, is_preempted: bool) -> None:
-        """Nobody goes back any more. Who is to be started again is, from the commit that there is."""
+    def _wait_for_the_last(self, *, must: bool) -> None:
+        """Nobody goes back any more. Who is to be started again is, from the commit that there is; who was told to stop
+        without saving wants no more. `must`: its failure is one of the job."""
         try:
             if self._is_on_its_own:
                 self._wait_for_others()
             else:
                 self._wait_for_saves()
         except StrataError as error:
-            if is_preempted:
+            if not must:
                 logger.error("step %d is not saved, and the last commit stays: %s", self._saved, error)
             elif isinstance(error, StaleGeneration):
-                raise RankFailed(f"training stops, and step {self._saved} is not saved: {error}") from error
+                raise RankFailed(f"training stops, and {error}") from error
             else:
                 raise
 
     @property
     def _is_on_its_own(self) -> bool:
         """Whether others save with this rank that it could not agree on a step with."""
-        can_agree = self._orchestrator is not None or (self._votes is not None and not self._votes.is_over)
+        has_votes = self._votes is not None and not self._votes.is_over
+        can_agree = has_votes or (self._orchestrator is not None and not self._is_alone)
         return self._heeded is not None and not can_agree and self.manager.world_size > 1
 
     def _wait_for_others(self) -> None:
         """They may be at the same step by chance. What is left of the notice is for ending in good order."""
-        left = self._ends - NOTICE_KEPT * self._notices.seconds - time.monotonic()
+        left = self._alone_after - time.monotonic()
         try:
             with self.spent("checkpoint"):
-                self.manager.wait(max(0.0, left))
+                self.manager.wait(max(LOOK_SECONDS, left))
         except TimeoutError as error:
             self.manager.give_up()
             raise RankFailed(
@@ -340,10 +388,29 @@ class Training:
         """In a signal handler: whom it concerns is told behind. The others learn that they are to be started again."""
         if self._notice is not None:
             return
-        self._ends = time.monotonic() + notice.seconds
+        self._alone_after = time.monotonic() + notice.seconds - self._notices.kept_seconds
         self._notice, orchestrator = notice, self._orchestrator
         if orchestrator is not None:
             orchestrator.ask_to_stop(f"{REQUEUED}: {notice.reason}", notice.seconds, save=notice.is_enough)
+        if self._is_interruptible:
+            self._leave_off(notice.reason, is_preempted=True)
+
+    def _leave_off(self, reason: str, *, is_preempted: bool) -> NoReturn:
+        """Where it waits for others, with nothing done since the last commit."""
+        self._is_interruptible = False
+        self.manager.give_up()
+        self._stop(reason, is_preempted=is_preempted)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """What waits for others before a step can be made: a notice, or the stop of the job, ends it at once."""
+        self._is_interruptible = True
+        try:
+            if self._notice is not None:
+                self._leave_off(self._notice.reason, is_preempted=True)
+            yield
+        finally:
+            self._is_interruptible = False
 
     def _say(self, state: str) -> None:
         if self._orchestrator is None:
@@ -359,7 +426,7 @@ class Training:
     def _restore(self, *, is_stale: bool) -> None:
         """To where all ranks go on from, which is to be agreed on anew if what was is behind. If the world changes
         meanwhile, it is another place."""
-        with self.spent("recovery"):
+        with self.spent("recovery"), self._interruptible():
             while True:
                 self._say("recovering")
                 try:
@@ -392,9 +459,10 @@ class Training:
             self.manager.save(self.state, 0)
             self._saved = 0
             return
-        _put(loaded, self.state)
+        put(loaded, self.state)
         found = self.manager.describe(self.manager.loaded_step)  # which may not be the latest any more
         self._account.lost(max(0, self.completed - found.step))
+        check_data(found, self.loader.dataset_id or DATA)
         self.completed = self._saved = found.step
         if not self.loader.is_of_a_job and DATA in found.data:
             self.loader.go_on_from(found.data[DATA])
@@ -435,7 +503,7 @@ class Training:
         stop = self._orchestrator.stopping
         if stop is not None:  # the others have stopped, and are not waited for
             logger.warning("this process goes back no more, and the last commit stays: %s", why)
-            self._stop(stop.reason, is_preempted=self._notice is not None or REQUEUED in stop.reason)
+            self._stop(stop.reason, is_preempted=self._notice is not None or is_requeue(stop.reason))
         logger.warning("training goes back to a checkpoint: %s", why)
         self.recoveries += 1
         self._restore(is_stale=True)
@@ -447,23 +515,17 @@ class Training:
         self.manager.give_up()
         if self.loader.is_of_a_job:
             self.loader.rejoin()
-        orchestrator.blocking.recover(again=not orchestrator.is_stale)
+        self._recover(orchestrator)
         self.manager = self.manager.reopened()
         self._attach()
 
-
-def _put(loaded: Any, here: Any) -> Any:
-    """Into the dicts and lists that are here, so that whoever holds one of them has it; gives what is there then."""
-    if isinstance(here, dict) and isinstance(loaded, dict):
-        here.update({name: _put(each, here.get(name)) for name, each in loaded.items()})
-        return here
-    if isinstance(here, list) and isinstance(loaded, list):
-        here[:] = [_put(each, here[place] if place < len(here) else None) for place, each in enumerate(loaded)]
-        return here
-    return loaded
-
-
-def _samples(batch: Any) -> int | None:
-    """How many are in it, if it is a table: as many as the first of its columns has."""
-    columns = batch.values() if isinstance(batch, dict) else ()
-    return next((len(each) for each in columns if isinstance(each, list) or getattr(each, "shape", None)), None)
+    def _recover(self, orchestrator: TrainingOrchestrator) -> None:
+        """Others may not come for long, and meanwhile the job may be stopped."""
+        recovering = background.start(orchestrator.recover(again=not orchestrator.is_stale))
+        try:
+            while not wait([recovering], LOOK_SECONDS).done:
+                if (stop := orchestrator.stopping) is not None:
+                    self._leave_off(stop.reason, is_preempted=is_requeue(stop.reason))
+            recovering.result()
+        finally:
+            recovering.cancel()

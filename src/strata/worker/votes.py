@@ -55,6 +55,8 @@ class Votes:
             with suppress(RuntimeError):  # one is lost, and nobody votes any more
                 self._cast[1].wait(CLOSE_TIME)
         self._cast, self.is_over = None, True
+        with suppress(RuntimeError, ValueError):  # whoever made torch's group may have ended it already
+            self._torch.distributed.destroy_process_group(self._group)
 
     def _casting(self, own: Notice | None) -> tuple[Any, Any]:
         said = NO_NOTICE if own is None else TIME_TO_SAVE if own.is_enough else NO_TIME

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from strata import CheckpointReader, DatasetRegistry
+from strata import CheckpointManager, CheckpointReader, DatasetRegistry
 from strata.data import Loader
 from tests.integration.data.jobs import ROWS, write_rows
 from tests.integration.session.scenes import eventually
@@ -328,3 +329,105 @@ def test_what_the_coordinator_does_not_know_of_is_gone_on_from_all_the_same(
     assert [each["total"] for each in found] == [TOTAL, TOTAL]
     assert len(worked_on(folder)) - made <= 2 * (STEPS - before), "nothing was done again but what was not saved"
     check_batches(folder)
+
+
+# -- notices while nobody can agree ------------------------------------------------------------------------------------
+
+
+def test_given_notice_while_the_coordinator_is_down_it_saves_and_stops_by_itself(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = registered(folder, running)
+    process = start(environment, job=JOB, name="w0", seconds=0.05, save_every=1000, epochs=200, notice=20.0)
+    eventually(lambda: len(worked_on(folder)) >= 5)
+    running.kill()
+    process.send(signal.SIGTERM)
+    process.ended(status=75)
+    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+        assert checkpoints.latest_step() == len(worked_on(folder)), "not a step is lost"
+    assert "no coordinator says where all ranks stop" in process.said
+
+
+def test_several_that_cannot_ask_where_to_stop_keep_the_last_commit_and_end_in_time(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = registered(folder, running)
+    plan = {"job": JOB, "seconds": 0.05, "save_every": 1000, "least": 2, "epochs": 500, "notice": 6.0}
+    crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
+    eventually(lambda: len(worked_on(folder)) >= 8)
+    running.kill()
+    began = time.monotonic()
+    for process in crew:
+        process.send(signal.SIGTERM)
+    for process in crew:
+        process.ended(status=75)
+    assert time.monotonic() - began < 30, "nobody waits for a coordinator that is not there"
+    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+        assert checkpoints.latest_step() == 0
+
+
+@pytest.mark.parametrize("how", ["notice", "operator"])
+def test_one_that_waits_for_a_lost_one_stops_when_it_is_told(
+    start: Start, folder: Path, running: CoordinatorProcess, how: str
+) -> None:
+    environment = registered(folder, running)
+    plan = {"job": JOB, "seconds": 0.05, "epochs": 200}
+    crew = [start(environment, name=f"w{n}", place={"rank": n, "world_size": 2}, **plan) for n in range(2)]
+    eventually(lambda: len(worked_on(folder)) >= 8)
+    crew.pop().kill()
+    eventually(lambda: "training goes back to a checkpoint" in crew[0].said)
+    if how == "notice":
+        crew[0].send(signal.SIGTERM)
+    else:
+        Client(running.address, JOB).call("StopJob", reason="enough")
+    crew[0].ended(status=75 if how == "notice" else 0)
+
+
+def test_one_that_waits_for_ranks_that_were_never_started_stops_when_it_is_told(start: Start, folder: Path) -> None:
+    plan = {"ranks": {"rank": 0, "world_size": 2}, "ranks_seconds": 300.0}
+    process = start({"STRATA_RUN_ID": "alone"}, **plan)
+    eventually((folder / "checkpoints").exists)
+    time.sleep(1.0)
+    process.send(signal.SIGTERM)
+    process.ended(status=75)
+
+
+def test_a_stop_without_a_checkpoint_is_no_failure_of_those_whose_save_comes_to_nothing(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    environment = registered(folder, running)
+    plan = {"job": JOB, "save_every": 4, "least": 2, "epochs": 500, "write_seconds": 1.0, "seconds": 0.1}
+    crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
+    eventually(lambda: len(worked_on(folder)) >= 30)
+    Client(running.address, JOB).call(
+        "StopJob", reason="too often preempted on that partition", without_checkpoint=True
+    )
+    for process in crew:
+        process.ended(status=0)
+
+
+# -- what must not go wrong in silence ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_last_step_is_committed_though_saves_may_be_skipped(start: Start, folder: Path, stopped: bool) -> None:
+    process = start(save_every=1, when_busy="skip", write_seconds=0.2, seconds=0.02)
+    if stopped:
+        eventually(lambda: len(worked_on(folder)) >= 5)
+        process.send(signal.SIGTERM)
+    process.ended(status=75 if stopped else 0)
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
+        assert checkpoints.latest_step() == len(worked_on(folder))
+        assert len(checkpoints.list_checkpoints()) < len(worked_on(folder)), "some were skipped"
+
+
+def test_data_that_a_checkpoint_knows_nothing_of_is_not_begun_anew_in_silence(
+    start: Start, folder: Path, running: CoordinatorProcess
+) -> None:
+    with CheckpointManager(folder / "checkpoints") as manager:
+        state = {"total": np.zeros(1, np.int64), "samples": np.zeros(1, np.int64), "weight": np.ones(1)}
+        manager.save(state, step=7)
+    process = start()
+    process.ended(status=1)
+    assert "step 7 does not say where the data 'data' was: it has none" in process.said
+    assert worked_on(folder) == []

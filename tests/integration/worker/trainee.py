@@ -74,10 +74,14 @@ def main(folder: Path, how: dict[str, Any]) -> None:
     state = {"total": np.zeros(1, np.int64), "samples": np.zeros(1, np.int64), "weight": np.ones(1)}
     crew = Crew(how["job"], how["name"], how.get("least", 1), **how.get("place", {})) if how.get("job") else None
     source = {"dataset": str(folder / "rows"), "format": "parquet"} if crew is None else {"dataset_id": "rows"}
-    settings = CheckpointManagerConfig(coordinator_seconds=3.0, ranks_seconds=how.get("ranks_seconds", 20.0))
+    settings = CheckpointManagerConfig(
+        coordinator_seconds=3.0,
+        ranks_seconds=how.get("ranks_seconds", 20.0),
+        when_busy=how.get("when_busy", "wait"),
+    )
     place = folder / "checkpoints"
     where = SlowDisk(place, how["write_seconds"]) if "write_seconds" in how else place
-    manager = CheckpointManager(where, keep_count=how.get("keep"), config=settings)
+    manager = CheckpointManager(where, keep_count=how.get("keep"), config=settings, **how.get("ranks", {}))
     loader = Loader(global_batch_size=BATCH, tail="short", **source)
     plan = {"epochs": how.get("epochs", 2), "save_every": how.get("save_every", 3)}
     plan |= {"notice_seconds": how.get("notice", 30.0), "orchestrator": None if crew is None else crew.orchestrator}
