@@ -35,6 +35,10 @@ class Torch:
     def __init__(self, *outcomes: int | None) -> None:
         self.distributed, self._outcomes = self, list(outcomes)
         self.cast: list[int] = []
+        self.is_destroyed = False
+
+    def destroy_process_group(self, group: None) -> None:
+        self.is_destroyed = True
 
     class ReduceOp:
         MAX = None
@@ -86,6 +90,7 @@ def test_the_last_vote_is_not_left_under_way(outcome: int | None) -> None:
     assert not torch.last.is_waited_for
     votes.close()
     assert torch.last.is_waited_for
+    assert torch.is_destroyed, "threads and sockets of each Training would be kept else"
     assert votes.after_step(OWN, 30.0) == OWN, "each is on its own"
 
 
