@@ -97,6 +97,8 @@ class Session:
 
     def __init__(self, channel: Channel, who: Who, **about: Any) -> None:
         self._channel, self.who, self._about = channel, who, about
+        self._known = about
+        """Of `_about`, as the coordinator was told it last."""
         self.registered: pb.RegisterResponse | None = None
         self._nonce = secrets.token_hex(8)
         self._previous: int | None = None
@@ -148,6 +150,11 @@ class Session:
     def incarnation(self) -> int:
         """As which this process is registered; 0 while it is not."""
         return 0 if self.registered is None else self.registered.incarnation
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has left, or was refused for good: it never comes in again."""
+        return self._ended is not None
 
     @property
     def is_silent(self) -> bool:
@@ -217,16 +224,27 @@ class Session:
         raise RpcError(Status.UNAVAILABLE, f"{who} was not let in within {within:g} s: {why}")
 
     async def describe(self, **about: Any) -> None:
-        """Of this process, beside what was told before. Whoever began the session may have known nothing of it."""
-        known, self._about = self._about, {**self._about, **about}
-        if self._about == known:
-            return
+        """Of this process, beside what was told before. Whoever began the session may have known nothing of it. A
+        coordinator that does not answer is told when it is back: that is no reason to have this process wait."""
+        former, self._about = self._about, {**self._about, **about}
         await self._present()
         try:
-            await self._channel.call(remote("Register"), self._registration(), timeout_seconds=CALL_SECONDS)
+            await self._tell_about(CALL_SECONDS)
+        except StrataError as error:
+            if not will_pass(error):
+                self._about = former
+                raise
+            logger.warning("what is said of worker %s is told later: %s", self.who.worker, error)
+
+    async def _tell_about(self, within: float) -> None:
+        about = self._about
+        if about == self._known:
+            return
+        try:
+            await self._channel.call(remote("Register"), self._registration(), timeout_seconds=within)
         except RpcError as error:
-            self._about = known
             raise from_rpc(error) from None
+        self._known = about
 
     async def be_heard(self) -> None:
         """Now. Raises what the coordinator says against it, or that it says nothing."""
@@ -298,7 +316,7 @@ class Session:
     async def _come_in(self) -> None:
         pause, told = PAUSE_SECONDS[0], ""
         while True:
-            request = self._registration()
+            request, about = self._registration(), self._about
             try:
                 answer = await self._channel.call(remote("Register"), request, timeout_seconds=TRY_SECONDS)
             except RpcError as error:
@@ -314,6 +332,7 @@ class Session:
                 pause = min(PAUSE_SECONDS[1], pause * 2)
                 continue
             self.registered, self._refusal, self._is_silent = answer, "", False
+            self._known = about
             self.generation = answer.generation
             self._due.clear()
             self._came_in.set()
@@ -392,6 +411,16 @@ class Session:
         self._is_silent = False
         self.appointments.answered(promised, answer.commands)
         self._heed(answer)
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Tells what could not be told of this process while the coordinator was away."""
+        try:
+            await self._tell_about(TRY_SECONDS)
+        except StrataError as error:
+            if not will_pass(error):  # kept, it would keep this process out when it has to register again
+                logger.error("what is said of worker %s was refused: %s", self.who.worker, error)
+                self._about = self._known
 
     def _told(self, promised: Promise) -> dict[str, Any]:
         return {**self.says._asdict(), "promised_request": promised.request, "promised_step": promised.step}

@@ -163,25 +163,31 @@ class TrainingOrchestrator:
         self, ip: str | None, port: int, gpus: int | None, memory: int | None, metadata: Mapping[str, str] | None
     ) -> Registration:
         about = _said(ip, port, gpus, memory, metadata)
-        if self._session is None:
-            stall = self.config.stall_seconds if self.config.helper else None
+        session, is_new = self._session, self._session is None
+        if session is None:
             about = self._found() | about
-            session = join(self._settings, self._who, stall_seconds=stall, **about)
-            session.on(pb.Command.KIND_STOP, self._told_to_stop)
-            session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
-            self._session, self._barriers = session, barriers_of(session)
-            self._stop, self._world_id = None, ""  # of the job as it was when this process was last in it
-            activate(session)
+            session = self._joined(about)
         try:
-            found = await self._session.present(self.config.register_seconds)
-            await self._session.describe(**about)
+            found = await session.present(self.config.register_seconds)
+            await session.describe(**about)
         except BaseException as error:
-            await asyncio.to_thread(self._forget, f"it could not register: {error}")
+            if is_new or session.is_over:  # one that was in its job before stays in it
+                await asyncio.to_thread(self._forget, f"it could not register: {error}")
             raise
         self._generation = found.generation
         if self._who.world_size is not None:
-            self._session.place = Place(found.rank, found.world_size)
+            session.place = Place(found.rank, found.world_size)
         return self._registration(found)
+
+    def _joined(self, about: dict[str, Any]) -> Session:
+        stall = self.config.stall_seconds if self.config.helper else None
+        session = join(self._settings, self._who, stall_seconds=stall, **about)
+        session.on(pb.Command.KIND_STOP, self._told_to_stop)
+        session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
+        self._session, self._barriers = session, barriers_of(session)
+        self._stop, self._world_id = None, ""  # of the job as it was when this process was last in it
+        activate(session)
+        return session
 
     def _found(self) -> dict[str, Any]:
         """Of this process, where nobody says it."""

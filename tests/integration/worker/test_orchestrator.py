@@ -16,7 +16,7 @@ from strata import CheckpointManager, DatasetRegistry
 from strata.data import Loader
 from strata.errors import BarrierFailed, CheckpointDamaged, CheckpointMismatch, InvalidInput, NotFound, Refused
 from strata.rpc import RpcError
-from strata.session import active
+from strata.session import active, session
 from strata.worker import training
 from strata.worker.orchestrator import OrchestratorConfig, TrainingOrchestrator
 from strata.worker.preemption import Stopped
@@ -100,6 +100,29 @@ def test_what_is_said_of_it_is_known_also_where_a_manager_was_made_first(
         assert (again.incarnation, again.generation) == (registered.incarnation, registered.generation)
         assert shown(running)["rank-0"]["address"] == "192.168.1.10:9090", "what is not said stays"
         orchestrator.blocking.deregister()
+
+
+def test_who_says_more_while_the_coordinator_is_away_stays_and_that_is_told_later(
+    crew: Crew, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "CALL_SECONDS", 0.5)
+    (only,) = crew.world(1)
+    before = only.blocking.register_worker()
+    running.kill()
+    assert only.blocking.register_worker(port=9090) == before
+    assert only.is_registered
+    assert not only.should_save(3)
+    running.start()
+    eventually(lambda: shown(running)["w0"]["address"] == "127.0.0.1:9090")
+    assert only.session.incarnation == before.incarnation
+
+
+def test_who_says_what_is_refused_keeps_the_place_that_it_has(crew: Crew, running: CoordinatorProcess) -> None:
+    (only,) = crew.world(1)
+    with pytest.raises(InvalidInput, match="at most 4096 are kept"):
+        only.blocking.register_worker(metadata={"name": "x" * 10_000})
+    assert only.blocking.register_worker(port=9090).rank == 0
+    assert shown(running)["w0"]["address"] == "127.0.0.1:9090"
 
 
 def test_without_a_rank_the_coordinator_gives_one(crew: Crew) -> None:
