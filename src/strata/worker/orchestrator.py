@@ -252,9 +252,11 @@ class TrainingOrchestrator:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """One that ends in an error is told of as one that failed."""
+        """One that ends in an error is told of as one that failed; one that is interrupted is not done either."""
         if isinstance(error, Exception):
             ends(f"{type(error).__name__}: {error}", died=True)
+        elif error is not None and not isinstance(error, SystemExit | GeneratorExit):
+            ends(f"it was interrupted: {type(error).__name__}")
         await self.deregister()
 
     # -- what it says ------------------------------------------------------------------------------------------------

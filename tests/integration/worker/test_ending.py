@@ -12,7 +12,7 @@ from tests.servers.coordinator import CoordinatorProcess
 
 JOB = "ending"
 BEGINNING = """
-import asyncio, multiprocessing, sys
+import asyncio, multiprocessing, signal, sys
 from strata import CheckpointManager, TrainingOrchestrator
 from strata.worker.settings import OrchestratorConfig
 
@@ -29,6 +29,11 @@ async def within(error):
     async with TrainingOrchestrator("w0", job_id="ending") as made:
         if error is not None:
             raise error
+
+async def until_interrupted():
+    async with TrainingOrchestrator("w0", job_id="ending"):
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
 
 if __name__ == "__main__":
 """
@@ -52,6 +57,8 @@ def ended(running: CoordinatorProcess, *lines: str) -> dict[str, Any]:
         (["registered().blocking.deregister()"], "it is done"),
         (["registered().blocking.deregister('enough')"], "enough"),
         (["asyncio.run(within(None))"], "it is done"),
+        (["asyncio.run(within(SystemExit(0)))"], "it is done"),
+        (["asyncio.run(until_interrupted())"], "it was interrupted: CancelledError"),
         (["made = registered()", "raise KeyboardInterrupt"], "it was interrupted: KeyboardInterrupt"),
     ],
 )
