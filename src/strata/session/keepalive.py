@@ -41,8 +41,9 @@ HELLO_SECONDS = 10.0
 IDLE_SECONDS = 60.0
 """A connection that nobody needs for so long is given up: there are as many helpers as workers."""
 
-_DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""A launcher sends these to all processes of a job, and a trainer may take its time to end in good order."""
+_DEAF_TO = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""A launcher sends these to all processes of a job (Slurm the last two, as notice of an end), and a trainer may take
+its time to end in good order."""
 
 
 class Keeper:

@@ -95,9 +95,8 @@ class Notices:
         self._before = {}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a forked child is not in the job, and whoever sends it this wants it to end
-            self.unwatch()
-            os.kill(os.getpid(), number)
+        if os.getpid() != self._process:
+            self._on_signal_in_child(number)
             return
         self.give(f"{signal.Signals(number).name} at {time.strftime('%H:%M:%S')}")
 
@@ -105,6 +104,13 @@ class Notices:
     def kept_seconds(self) -> float:
         """Of the time of a notice: for a save, and for ending in good order."""
         return max(KEPT * self.seconds, SPARE * self._save_seconds)
+
+    def _on_signal_in_child(self, number: int) -> None:
+        """A forked child is not in the job. Who sends it SIGTERM wants it to end; SIGUSR1 goes to all processes of a
+        Slurm step as notice, and a worker of a loader that ended at it would end the run before it could save."""
+        if number == signal.SIGTERM:
+            self.unwatch()
+            os.kill(os.getpid(), number)
 
     def give(self, reason: str) -> None:
         is_enough = SPARE * self._save_seconds < self.seconds

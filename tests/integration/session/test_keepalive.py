@@ -189,7 +189,7 @@ def test_signals_that_are_meant_for_all_processes_of_a_job_do_not_end_it(
     with helper() as made:
         who = client.register("w0")
         made.say(hello(client, running.address, made), beat(who))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(made.pid, number)
         time.sleep(2 * LEASE)
         assert lost(running, client.job) == []

@@ -99,6 +99,25 @@ def test_a_forked_child_ends_as_whoever_sends_it_a_signal_wants() -> None:
         child.kill()
 
 
+def test_a_forked_child_goes_on_at_a_notice_that_all_processes_of_a_step_are_sent() -> None:
+    """A loader's worker, say, without which its trainer could not go on until it has saved."""
+    notices = Notices(30.0, lambda notice: None)
+    notices.watch()
+    try:
+        forking = get_context("fork")
+        is_there = forking.Event()
+        child = forking.Process(target=lambda: (is_there.set(), time.sleep(0.5)))
+        child.start()
+        assert is_there.wait(20)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGUSR1)
+        child.join(20)
+        assert child.exitcode == 0
+    finally:
+        notices.unwatch()
+        child.kill()
+
+
 def test_no_other_thread_can_watch_and_none_is_harmed_for_trying() -> None:
     notices = Notices(30.0, lambda notice: None)
     trying = threading.Thread(target=notices.watch)
