@@ -5,6 +5,7 @@ them too.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -123,6 +124,16 @@ def show_behind(job: str, count: int) -> None:
 
 
 _making = threading.Lock()
+
+
+def _unlock() -> None:
+    """In a forked child: whoever made them does not live there."""
+    global _making  # noqa: PLW0603
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 class _Numbers:

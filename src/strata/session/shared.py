@@ -34,6 +34,19 @@ _lock = threading.Lock()
 _shared: dict[tuple[int, str, str, str], _Shared] = {}
 _active: list[Session] = []
 """Those of orchestrators, the newest last."""
+_parents: list[object] = []
+"""Kept in a forked child: what these hold cannot be tidied up there, where the threads that it needs are not."""
+
+
+def _forget() -> None:
+    """In a child: whoever held the lock does not live there, and a session of its parent is none of its own."""
+    global _lock, _shared, _active
+    _parents.extend((_shared, _active))
+    _lock, _shared, _active = threading.Lock(), {}, []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def join(config: Config, who: Who, *, stall_seconds: float | None = None, **about: Any) -> Session:
