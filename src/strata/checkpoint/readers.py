@@ -11,8 +11,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 
@@ -74,7 +75,7 @@ async def claimed(store: Store, names: list[str]) -> AsyncIterator[None]:
         stack.push_async_callback(_remove, store, key)  # also if this ends, or is told to, while it is put
         await _put(store, key, names)
         renewing = asyncio.ensure_future(_renew(store, key, names))
-        stack.callback(renewing.cancel)
+        stack.push_async_callback(_stop, renewing)
         yield
 
 
@@ -108,8 +109,31 @@ async def _put(store: Store, key: str, names: list[str]) -> None:
 
 
 async def _remove(store: Store, key: str) -> None:
+    await _to_its_end(_removed(store, key))
+
+
+async def _removed(store: Store, key: str) -> None:
     with suppress(StorageError):  # it runs out by itself
         await store.storage.delete(key)
+
+
+async def _stop(renewing: "asyncio.Task[None]") -> None:
+    """And wait until it has: what it was about to put would come after the removal."""
+    renewing.cancel()
+    await _to_its_end(asyncio.wait({renewing}))
+
+
+async def _to_its_end(work: Coroutine[Any, Any, object]) -> None:
+    """Also if whoever waits is told to end meanwhile, which it then does."""
+    task, told = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            told = error
+    task.result()
+    if told is not None:
+        raise told
 
 
 async def being_read(store: Store) -> set[str]:
