@@ -7,10 +7,12 @@ does: whatever is asked of it after that is refused, since no thread is left to 
 
 import asyncio
 import atexit
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class _Background:
                 self.loop = asyncio.new_event_loop()
                 self.thread = threading.Thread(target=self.loop.run_forever, name=_THREAD, daemon=True)
                 self.thread.start()
+                _end_as_child()
             return self.loop
 
 
@@ -48,7 +51,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
+_to_finish: list[Callable[[], None]] = []
 _last_words: list[Callable[[], None]] = []
+_AFTER_ALL_ELSE = -100
+
+
+def before_the_end(work: Callable[[], None]) -> Callable[[], None]:
+    """Called when Python ends, the newest first, and before anything of `at_the_end`. In a child that `multiprocessing`
+    started it may be called twice: the second time it should find nothing to do."""
+    _to_finish.append(work)
+    return atexit.register(work)
 
 
 def at_the_end(work: Callable[[], None]) -> None:
@@ -63,6 +75,21 @@ def _end() -> None:
             work()
     finally:
         _background.ended = True
+
+
+def _end_as_child() -> None:
+    """`multiprocessing` ends forked children without what Python does at its end, but has an end of its own, which it
+    forgets at each fork: so this is said once in each process that has anything to finish."""
+    if multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _finish, exitpriority=_AFTER_ALL_ELSE)
+
+
+def _finish() -> None:
+    with ExitStack() as works:  # the last one first, and all of them, also if one fails
+        for work in (*reversed(_last_words), *_to_finish):
+            works.callback(work)
 
 
 def loop() -> asyncio.AbstractEventLoop:

@@ -1,7 +1,6 @@
 """A save on the private loop, from its beginning until nothing is left of it; and the end of Python, which waits."""
 
 import asyncio
-import atexit
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -54,7 +53,7 @@ _unfinished: "dict[Future[None], int]" = {}
 """Saves, and the process that they run in, until nothing is left of them, not even the arrays that they held."""
 
 
-@atexit.register
+@background.before_the_end
 def finish_all() -> None:
     """A save whose handle was dropped is finished before Python ends, and so is one whose manager was."""
     for future, process in list(_unfinished.items()):

@@ -4,11 +4,11 @@ A disk that is full or broken loses no save: that one, and those of a while, are
 """
 
 import asyncio
-import atexit
 import logging
 import time
 from typing import Any
 
+from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.handle import SaveHandle
@@ -212,7 +212,7 @@ class TieredSaver(Saver):
         await self.uploader.retain(far=wrote_far)
 
 
-@atexit.register
+@background.before_the_end
 def _upload_all() -> None:
     """What is committed on a local disk goes on before Python ends, also if its manager was dropped."""
     finish_all()

@@ -14,6 +14,7 @@ JOB = "ending"
 BEGINNING = """
 import asyncio, multiprocessing, signal, sys
 from strata import CheckpointManager, TrainingOrchestrator
+from strata.session import ends
 from strata.worker.settings import OrchestratorConfig
 
 def registered(**how):
@@ -24,6 +25,10 @@ def registered(**how):
 def fail():
     registered()
     raise ValueError("no number")
+
+def finish():
+    registered()
+    ends("enough")
 
 async def within(error):
     async with TrainingOrchestrator("w0", job_id="ending") as made:
@@ -86,6 +91,13 @@ def test_a_child_of_pythons_own_that_fails_is_told_of_by_its_helper(running: Coo
     shown = ended(running, child, "child.start()", "child.join()", "import time; time.sleep(2)")
     assert shown["state"] == "failed"
     assert "ended without leaving the job" in shown["reason"]
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+def test_a_child_of_pythons_own_that_said_how_it_ends_leaves(running: CoordinatorProcess, how: str) -> None:
+    child = f"child = multiprocessing.get_context({how!r}).Process(target=finish)"
+    shown = ended(running, child, "child.start()", "child.join()")
+    assert (shown["state"], shown["reason"]) == ("left", "enough")
 
 
 def test_what_is_being_saved_is_committed_before_it_leaves(running: CoordinatorProcess) -> None:

@@ -402,6 +402,41 @@ def test_a_save_whose_handle_is_dropped_is_finished_before_python_ends(tmp_path:
         assert reader.list_checkpoints() == [3]
 
 
+CHILD = """
+import asyncio, multiprocessing, sys
+from contextlib import asynccontextmanager
+from strata import CheckpointManager, LocalStorage
+
+class Slow(LocalStorage):
+    @asynccontextmanager
+    async def open_writer(self, path, **how):
+        async with super().open_writer(path, **how) as writer:
+            await asyncio.sleep(0.5)
+            yield writer
+
+def train(folder):
+    CheckpointManager(Slow(folder)).save_async({"a": 1}, step=3)
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[2]).Process(target=train, args=sys.argv[1:2])
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+def test_a_save_whose_handle_is_dropped_is_finished_before_a_child_of_pythons_own_ends(
+    tmp_path: Path, how: str
+) -> None:
+    """Which may end without what Python does at its end."""
+    program = tmp_path / "program.py"
+    program.write_text(CHILD)
+    subprocess.run([sys.executable, program, tmp_path / "saved", how], check=True, timeout=60)
+    with CheckpointReader(tmp_path / "saved") as reader:
+        assert reader.list_checkpoints() == [3]
+
+
 SLOW_TO_FREE = """
 import atexit, sys, time
 freed = []
