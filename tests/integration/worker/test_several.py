@@ -78,8 +78,15 @@ def group() -> dict[str, str]:
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
-@pytest.mark.parametrize("whom", [[0], [SIZE - 1], [0, 1, 2]], ids=["the first", "the last", "all"])
-@pytest.mark.parametrize("wait", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("whom", "wait"),
+    [
+        pytest.param([SIZE - 1], 0.0, id="the last"),
+        pytest.param([0, 1, 2], 0.02, id="all, one after the other"),
+        pytest.param([0], 0.0, id="the first", marks=pytest.mark.long),
+        pytest.param([0, 1, 2], 0.0, id="all at once", marks=pytest.mark.long),
+    ],
+)
 def test_ranks_that_torch_knows_stop_and_save_at_one_step_whoever_is_given_notice(
     start: Start, tmp_path: Path, whom: list[int], wait: float
 ) -> None:

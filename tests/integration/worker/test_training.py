@@ -366,7 +366,7 @@ def test_several_that_cannot_ask_where_to_stop_keep_the_last_commit_and_end_in_t
         assert checkpoints.latest_step() == 0
 
 
-@pytest.mark.parametrize("how", ["notice", "operator"])
+@pytest.mark.parametrize("how", ["notice", pytest.param("operator", marks=pytest.mark.long)])
 def test_one_that_waits_for_a_lost_one_stops_when_it_is_told(
     start: Start, folder: Path, running: CoordinatorProcess, how: str
 ) -> None:
