@@ -12,7 +12,7 @@ now it hears later, and nothing waits for it. A coordinator that is away is no r
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -86,6 +86,8 @@ class Attendance:
         self._ends = 0
         """So much is consumed of an epoch that is over."""
         self._telling: Any = None
+        self.has_changed: Callable[[], bool] = lambda: False
+        """See `Loader.goes_back_if`."""
         self._is_due = asyncio.Event()
         """An epoch is over. A checkpoint of the next could come first, and the ledger go on there without a proof."""
 
@@ -180,7 +182,9 @@ class Attendance:
         ends = time.monotonic() + WAIT_SECONDS
         while True:
             point = await self._recovered(ends)
+            self._check_world()
             await self._meet(point, ends)
+            self._check_world()
             ledger = await self._ledger(ends)
             ranks, rank = tuple(point.ranks), self._rank
             if (ledger.point, ledger.generation) == (point.point, point.generation) and rank in ranks:
@@ -190,6 +194,11 @@ class Attendance:
                 if share.position == 0 and ledger.reading in ("", self.reading):
                     await self._prove((point.generation, point.point), ledger.unproven_epochs)
                 return Standing(point.point, point.generation, ranks, point.carries_on, share, *where)
+
+    def _check_world(self) -> None:
+        """Who has to go back before it reads must not wait here for others, who wait for it to go back with them."""
+        if self.has_changed():
+            raise StaleGeneration("the world has changed", generation=self._session.generation)
 
     async def _prove(self, under: tuple[int, int], epochs: Iterable[int]) -> None:
         """The coordinator was away when these ended, and everybody goes on from a checkpoint behind them. If it does
@@ -232,6 +241,7 @@ class Attendance:
             self._told = (await self._ledger(ends)).dataset.epoch, UNTOLD
 
         async def say() -> str:
+            self._check_world()
             while True:
                 epoch = self._told[0]
                 over = not is_new and epoch < self._at[0]

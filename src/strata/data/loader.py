@@ -247,6 +247,12 @@ class Loader(Cursor):
 
     # -- as part of a job --------------------------------------------------------------------------------------------
 
+    def goes_back_if(self, has_changed: Callable[[], bool]) -> None:
+        """Whether the world is another than whoever iterates has recovered to: then no other ranks are waited for, and
+        StaleGeneration is raised, since those wait for this one to go back with them."""
+        if self._attendance is not None:
+            self._attendance.has_changed = has_changed
+
     def settle(self) -> None:
         """Go where all ranks of the job go on from, once they are all there. To iterate does that by itself."""
         self._starting()

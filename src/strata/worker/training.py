@@ -161,6 +161,7 @@ class Training:
             raise self._failed
 
     def _attach(self) -> None:
+        self.loader.goes_back_if(self._has_changed)
         if not self.loader.is_of_a_job:
             self.manager.reads(DATA, self.loader.data_position)
 

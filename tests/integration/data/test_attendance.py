@@ -85,6 +85,19 @@ def test_who_leaves_an_epoch_ahead_of_others_waits_till_the_ledger_is_there_too(
     assert (found.dataset.epoch, found.consumed.to_flat()) == (1, [0, 20])
 
 
+def test_who_has_to_go_back_does_not_wait_for_others_who_wait_for_it(
+    rows: Path, running: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """They recover, and only then begin to read: it must recover with them."""
+    with crew(2, running.address, tmp_path / "saved", "one", tail="short") as job:
+        job.read(1)
+        loader = job.ranks[0].loader
+        loader.rejoin()
+        loader.goes_back_if(lambda: True)
+        with pytest.raises(StaleGeneration):
+            loader.settle()
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2), (2, 2)])
 def test_a_job_goes_on_at_any_number_of_ranks(
     rows: Path, running: CoordinatorProcess, tmp_path: Path, before: int, after: int
