@@ -224,7 +224,9 @@ class Training:
         if self._saved != self.completed:
             self._save()
         self._wait_for_saves()
-        if self._may_skip and self.manager.latest_step() != self.completed:
+        if self.manager.latest_step() != self.completed:  # it was skipped, or given up since the world changed
+            if self._changes_soon():
+                raise StaleGeneration(f"step {self.completed} is not committed", generation=0)
             self._save()
             self._wait_for_saves()
         self._ended = f"finished at step {self.completed}"
