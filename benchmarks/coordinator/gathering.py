@@ -1,4 +1,4 @@
-"""Connections that gather at a barrier, played by a small program in C: one in Python would take half of the time."""
+"""Connections that gather at a barrier, played by a small program in C: a client in Python is measured along."""
 
 import os
 import struct
