@@ -46,6 +46,7 @@ PUBLIC_NAMES = [
     "Replicated",
     "Retention",
     "S3Storage",
+    "SaveAbandoned",
     "SaveEvent",
     "SaveFailed",
     "SaveHandle",

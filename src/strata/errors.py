@@ -19,6 +19,7 @@
     │   ├── DataChanged     a file is not as it was when the dataset was indexed, or is gone
     │   └── DataMismatch    the files do not belong together: their columns differ
     ├── SaveFailed          too many background saves in a row did not succeed
+    ├── SaveAbandoned       this process gave the save up before it was committed
     ├── SaveReplaced        a later save took the place of this one
     ├── SaveSkipped         another save was under way, and this one was not to wait
     ├── RankFailed          another rank could not do its part, or did not in time; the message names it
@@ -183,6 +184,12 @@ class SaveFailed(StrataError):
     """Too many background saves in a row did not succeed: training on would lose too much."""
 
     code = "save_failed"
+
+
+class SaveAbandoned(StrataError):
+    """This process gave the save up before it was committed, since those who were to save with it are gone."""
+
+    code = "save_abandoned"
 
 
 class SaveReplaced(StrataError):

@@ -34,13 +34,13 @@ from strata.checkpoint.lineage import Term, check_term, is_attempt_name
 from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
-from strata.checkpoint.saver import Saver, _Save
+from strata.checkpoint.saver import Saver, _Save, why_of
 from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Folder, Store, folder_named
 from strata.checkpoint.tree import Leaf
-from strata.checkpoint.watched import reason_of, watched
+from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import Whole, whole_of
 from strata.errors import (
     CheckpointDamaged,
@@ -165,7 +165,9 @@ class CrewSaver(Saver):
             mine = super()._my_turn(handle, hurried=hurried)
             if before is not None and before.handle.status == "replaced":  # perhaps before it had said a word
                 replaced = before.handle
-                background.run(self._tell_failure(replaced.name, replaced.step, asyncio.CancelledError()))
+                background.run(
+                    self._tell_failure(replaced.name, replaced.step, why_of(replaced, asyncio.CancelledError()))
+                )
             if not mine:
                 self._said.append(handle.name)
                 word = Word(handle.step, handle.skipped, term=self._term)
@@ -210,7 +212,7 @@ class CrewSaver(Saver):
         except BaseException as error:
             if self._folder is not None and self._deciding != save.handle.name:
                 self._checkpoints.sweep_later(self._folder)
-            await self._tell_failure(save.handle.name, save.handle.step, reason_of(error))
+            await self._tell_failure(save.handle.name, save.handle.step, why_of(save.handle, error))
             raise
 
     async def _give_up(self, handle: SaveHandle, error: BaseException) -> None:
@@ -227,7 +229,7 @@ class CrewSaver(Saver):
         await self._say(f"that step {step} failed", self._say_failed(name, step, error))
 
     async def _say_failed(self, name: str, step: int, error: BaseException) -> None:
-        replaced = isinstance(error, asyncio.CancelledError)
+        replaced = isinstance(error, SaveReplaced)
         why = REPLACED if replaced else str(error) or type(error).__name__
         why = why.encode(errors="backslashreplace").decode()  # names of files may be no text
         if self._leads:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from strata.checkpoint.saving import Report
-from strata.errors import SaveReplaced, SaveSkipped
+from strata.errors import SaveReplaced, SaveSkipped, StrataError
 from strata.texts import readable_bytes
 
 
@@ -28,7 +28,9 @@ class SaveHandle:
         """Why it was not saved at all, if it was not."""
         self.told = False
         """Whether somebody has been raised its failure."""
-        self._is_given_up = self._is_decided = False
+        self.given_up: StrataError | None = None
+        """Why, if it was by whoever saves here, before it was decided."""
+        self._is_decided = False
         self._staged = threading.Event()
         self._future: Future[Report] = Future()
         self._future.set_running_or_notify_cancel()
@@ -104,14 +106,15 @@ class SaveHandle:
 
     # -- for the manager ---------------------------------------------------------------------------------------------
 
-    def give_up(self) -> bool:
-        """For a later one: whether that is still possible. It and `decide` are for the loop alone, so one is first."""
-        self._is_given_up = self._is_given_up or not self._is_decided
-        return self._is_given_up
+    def give_up(self, why: StrataError) -> bool:
+        """Whether that is still possible. It and `decide` are for the loop alone, so one is first."""
+        if self.given_up is None and not self._is_decided:
+            self.given_up = why
+        return self.given_up is not None
 
     def decide(self) -> None:
         """From here on the commit may have been made: it is finished, and not given up any more."""
-        if self._is_given_up:
+        if self.given_up is not None:
             raise asyncio.CancelledError
         self._is_decided = True
 

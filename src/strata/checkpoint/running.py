@@ -1,7 +1,6 @@
 """A save on the private loop, from its beginning until nothing is left of it; and the end of Python, which waits."""
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -9,8 +8,7 @@ from typing import Any
 
 from strata import background
 from strata.checkpoint.handle import SaveHandle
-
-logger = logging.getLogger("strata.checkpoint")
+from strata.errors import StrataError
 
 
 class Running:
@@ -28,7 +26,7 @@ class Running:
         self.over.add_done_callback(_unfinished.pop)
         self._loop.call_soon_threadsafe(self._begin)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: StrataError) -> None:
         """From any thread. One whose commit may have been made is finished all the same."""
         self._loop.call_soon_threadsafe(self._give_up, why)
 
@@ -36,10 +34,8 @@ class Running:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._end)
 
-    def _give_up(self, why: str) -> None:
-        if self._task is not None and not self.handle.done() and self.handle.give_up():
-            logger.warning("step %d is given up: %s", self.handle.step, why)
-            self.handle.report.notes.append(why)
+    def _give_up(self, why: StrataError) -> None:
+        if self._task is not None and not self.handle.done() and self.handle.give_up(why):
             self._task.cancel()
 
     def _end(self, task: "asyncio.Task[None]") -> None:

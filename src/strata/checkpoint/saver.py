@@ -45,11 +45,12 @@ from strata.checkpoint.staging import Stage
 from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
-from strata.checkpoint.watched import watched
+from strata.checkpoint.watched import reason_of, watched
 from strata.core.events import Position
 from strata.errors import (
     InvalidInput,
     ObjectExists,
+    SaveAbandoned,
     SaveFailed,
     SaveReplaced,
     SaveSkipped,
@@ -232,10 +233,12 @@ class Saver:
             self._last_failed.result()
 
     def abandon(self, why: str) -> None:
-        """What is under way, unless its commit may have been made."""
+        """What is under way, unless its commit may have been made. Whoever calls this knows: it is raised to nobody."""
         with self._turn:
             if self._running is not None:
-                self._running.give_up(why)
+                self._running.give_up(
+                    SaveAbandoned(f"the save of step {self._running.handle.step} was given up: {why}")
+                )
 
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
@@ -277,7 +280,8 @@ class Saver:
             self._skipped(handle, f"step {running.step} is still being written")
             return False
         if self._config.when_busy == "replace":
-            self._running.give_up(f"replaced by step {handle.step}")
+            words = f"the save of step {running.step} was given up for a later one, of step {handle.step}"
+            self._running.give_up(SaveReplaced(words))
         self._running.over.result()
         if running.status != "replaced":
             handle.report.notes.append(f"waited for step {running.step}")
@@ -466,12 +470,13 @@ class Saver:
         self.telling.skipped(handle.report, why)
 
     def _failed(self, handle: SaveHandle, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            error = SaveReplaced(f"the save of step {handle.step} was given up for a later one")
+        error = why_of(handle, error)
         if isinstance(error, SaveReplaced):
-            self.telling.replaced(handle.report)
+            self.telling.replaced(handle.report, str(error))
             handle.failed(error)
             return
+        if isinstance(error, SaveAbandoned):
+            handle.told = True
         if isinstance(error, Superseded):
             self._superseded = error
         if isinstance(error, StorageFull):
@@ -480,6 +485,14 @@ class Saver:
         self._last_failed = handle
         self.telling.failed(handle.report, error, self._failures)
         handle.failed(error)
+
+
+def why_of(handle: SaveHandle, error: BaseException) -> BaseException:
+    """What it was given up for, where the error says only that it was."""
+    reason = reason_of(error)
+    if not isinstance(reason, asyncio.CancelledError):
+        return reason
+    return handle.given_up or SaveAbandoned(f"the save of step {handle.step} was given up: its process ends")
 
 
 def _named(handle: SaveHandle) -> str:

@@ -74,8 +74,9 @@ class Telling:
         logger.warning("step %d is not saved: %s", report.step, why)
         self._tell(SKIPPED, report, why)
 
-    def replaced(self, report: Report) -> None:
-        self._tell(REPLACED, report, report.notes[-1] if report.notes else "")
+    def replaced(self, report: Report, why: str) -> None:
+        logger.warning("%s", why)
+        self._tell(REPLACED, report, why)
 
     def _tell(self, outcome: str, report: Report, reason: str) -> None:
         is_committed = outcome == COMMITTED

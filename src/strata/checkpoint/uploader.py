@@ -76,8 +76,8 @@ class Uploader:
         """How many checkpoints are to be uploaded."""
         self.failures = 0
         """In a row."""
-        self.failed = 0
-        """In all."""
+        self._tries = self._failed_try = 0
+        """How many there were, and which of them failed last."""
         self.problem: Exception | None = None
         self.refused: dict[str, StrataError] = {}
         """Attempts that will never be uploaded, and why."""
@@ -98,7 +98,8 @@ class Uploader:
             raise self.superseded
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until nothing is left to upload. Raises why something is not, if that is tried in vain meanwhile.
+        """Until nothing is left to upload. Raises why something is not, if that is tried in vain meanwhile: what was
+        under way before, and fails, is tried once more at once.
 
         In a child that was forked from the process that uploads there is nothing to wait for.
         """
@@ -141,11 +142,11 @@ class Uploader:
             await _cancelled(self._work)
 
     async def _idle(self) -> None:
-        failed = self.failed
-        self._hurry.set()
+        tries = self._tries
         while self._task is not None:
+            self._hurry.set()
             await self._changed.wait()
-            if self.failed > failed:
+            if self._failed_try > tries:
                 raise self._told()
         untold, self._untold = self._untold, None
         if untold is not None:
@@ -171,6 +172,7 @@ class Uploader:
     async def _step(self) -> None:
         """One upload, or a failure and a pause."""
         found = None
+        self._tries += 1
         try:
             found = await watched(self._next(), "looking for what to upload", self._config.stuck_seconds)
             if found is not None:
@@ -331,7 +333,7 @@ class Uploader:
     def _failed(self, error: Exception, found: Copies | None) -> None:
         self._again = True
         self.failures += 1
-        self.failed += 1
+        self._failed_try = self._tries
         self.problem = error
         count_upload(self._tiers.store.job, "failed")
         what = "uploading" if found is None else f"uploading step {found.folder.step}"

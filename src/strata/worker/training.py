@@ -24,6 +24,7 @@ from typing import Any, NoReturn, Self, cast
 
 from strata import background
 from strata.checkpoint import CheckpointManager
+from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.loading import is_changeable
 from strata.core.ids import check_int
 from strata.core.membership import MAX_RESOURCES
@@ -34,6 +35,7 @@ from strata.errors import (
     InvalidInput,
     NotFound,
     RankFailed,
+    SaveSkipped,
     StaleGeneration,
     StrataError,
     Superseded,
@@ -112,6 +114,8 @@ class Training:
         self.completed = 0
         """So many steps, since the beginning of the job."""
         self._saved = -1
+        self._last_save: SaveHandle | None = None
+        """Since training went on from a checkpoint."""
         self._failed: Exception | None = None
         self._ended = ""
         """Why nothing is left to do."""
@@ -199,7 +203,9 @@ class Training:
 
     def __iter__(self) -> Iterator[Any]:
         if self._saved >= 0:  # it was left, and is entered again
-            with suppress(StaleGeneration):
+            if self._last_save is not None and self._last_save.told:  # of its failure, and now all goes on behind it
+                self._last_save = None
+            with suppress(StaleGeneration, SaveSkipped):
                 self._wait_for_saves()
         self._restore(is_stale=self._orchestrator is not None and self._orchestrator.is_under_way)
         if self._orchestrator is None and self._votes is None:
@@ -221,14 +227,11 @@ class Training:
 
     def _finish(self) -> None:
         """Who is lost before the last step is committed is gone back for, as at any other."""
-        if self._saved != self.completed:
+        if self._may_skip:
+            self._wait_for_room()
+        if self._saved != self.completed or self._is_left_out:
             self._save()
         self._wait_for_saves()
-        if self.manager.latest_step() != self.completed:  # it was skipped, or given up since the world changed
-            if self._changes_soon():
-                raise StaleGeneration(f"step {self.completed} is not committed", generation=0)
-            self._save()
-            self._wait_for_saves()
         self._ended = f"finished at step {self.completed}"
         self._say("idle")
 
@@ -294,28 +297,38 @@ class Training:
         """Whether a save comes to nothing while another is under way, which the last may not."""
         return self.manager.config.when_busy != "wait"
 
+    @property
+    def _is_left_out(self) -> bool:
+        return self._last_save is not None and self._last_save.status in ("skipped", "replaced")
+
     def _wait_for_room(self) -> None:
         try:
             self._wait_for_saves()
+        except SaveSkipped:  # and the next takes its place
+            return
         except StrataError as error:
             logger.warning("a save before the last failed: %s", error)
 
     def _save(self) -> None:
         self._say("checkpointing")
         with self.spent("checkpoint"):
-            self.manager.save_async(self.state, self.completed, epoch=self.loader.epoch, metrics=self._reported or None)
+            self._last_save = self.manager.save_async(
+                self.state, self.completed, epoch=self.loader.epoch, metrics=self._reported or None
+            )
         self._saved = self.completed
         self._say("training")
 
     def _wait_for_saves(self) -> None:
-        """That one before the last failed was logged then, and ends nothing: what it had is in the last.
-        StaleGeneration if that is not committed, and the world has changed: it never will be."""
+        """Until the last is committed. That one before it failed was logged then, and ends nothing: what it had is in
+        the last. StaleGeneration if that is not committed, and the world has changed: it never will be."""
         with self.spent("checkpoint"):
             try:
                 while not self._is_written():
                     if self._has_changed() and self.manager.latest_step() != self._saved:
                         raise StaleGeneration(f"step {self._saved} is not committed", generation=0)
-            except StaleGeneration:
+                if self._last_save is not None:
+                    self._last_save.result()
+            except (StaleGeneration, SaveSkipped):
                 raise
             except StrataError as error:
                 if self.manager.latest_step() != self._saved:
@@ -460,13 +473,14 @@ class Training:
             if self.completed or self.manager.latest_step() is not None:
                 raise
             self.manager.save(self.state, 0)
-            self._saved = 0
+            self._saved, self._last_save = 0, None
             return
         put(loaded, self.state)
         found = self.manager.describe(self.manager.loaded_step)  # which may not be the latest any more
         self._account.lost(max(0, self.completed - found.step))
         check_data(found, self.loader.dataset_id or DATA)
         self.completed = self._saved = found.step
+        self._last_save = None
         if not self.loader.is_of_a_job and DATA in found.data:
             self.loader.go_on_from(found.data[DATA])
         logger.info("training goes on from step %d", self.completed)

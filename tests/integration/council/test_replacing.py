@@ -14,7 +14,7 @@ import pytest
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
 from strata.checkpoint.council import _is_replaced
 from strata.checkpoint.marks import PerRank
-from strata.errors import RankFailed, SaveReplaced, SaveSkipped, Unstorable
+from strata.errors import RankFailed, SaveAbandoned, SaveReplaced, SaveSkipped, Unstorable
 from tests.integration.council.test_council import a_crew, listed
 from tests.servers.coordinator import CoordinatorProcess
 
@@ -121,6 +121,38 @@ def test_who_asks_for_names_at_a_save_that_is_left_out_leaves_it_out(
         with pytest.raises(RankFailed, match="rank-1 could not save its part"):
             first.result(PATIENT)
         crew.save([state_of(rank, 3) for rank in range(2)], 3)
+
+
+@pytest.mark.parametrize(("who", "where"), [(0, "tell"), (0, "parts"), (1, "done")])
+def test_a_save_that_one_rank_gives_up_without_another_fails_on_all(
+    tmp_path: Path, running: CoordinatorProcess, who: int, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No later save takes its place: who waits for it must not take it for committed."""
+    with a_crew(tmp_path / "ck", running, 3) as crew:
+        agreement = crew.managers[who]._saver._agreement  # type: ignore[attr-defined]
+        held = Held(getattr(agreement, where))
+        setattr(agreement, where, held)
+        was_given_up = threading.Event()
+
+        def act(rank: int, manager: CheckpointManager) -> str:
+            if rank and not who and where == "tell":  # it asks rank 0 which arrays it has
+                assert was_given_up.wait(20)
+            handle = manager.save_async(state_of(rank, 1), step=1)
+            if rank == who:
+                assert held.reached.wait(20)
+                manager.give_up()
+                was_given_up.set()
+                manager.wait(PATIENT)
+                with pytest.raises(SaveAbandoned, match="others now"):
+                    handle.result()
+            else:
+                with pytest.raises(RankFailed, match="those who save together are others now"):
+                    manager.wait(PATIENT)
+            return handle.status
+
+        assert crew.each(act) == ["failed"] * 3
+        assert caplog.text.count("the save of step 1 failed (1 in a row)") == 3
+        assert crew.managers[0].list_checkpoints() == []
 
 
 @pytest.mark.parametrize(

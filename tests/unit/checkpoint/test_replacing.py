@@ -98,7 +98,7 @@ def test_what_was_given_up_before_it_decided_decides_nothing_any_more() -> None:
             while saver._running is None:  # the caller is about to know it
                 await asyncio.sleep(0)
             if save.handle.step == 1:
-                saver._running._give_up("replaced by step 2")
+                saver._running._give_up(SaveReplaced("replaced by step 2"))
             await real(*given)
 
         saver._commit = commit

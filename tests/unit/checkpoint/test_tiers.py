@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -507,6 +508,27 @@ def test_a_pin_goes_up_with_its_checkpoint() -> None:
         manager.save({"step": 4}, step=4)
         manager.wait()
         assert where(manager) == {4: "both"}
+
+
+def test_who_waits_is_not_told_of_a_try_that_was_under_way_before() -> None:
+    pair = Pair()
+    with pair.manager() as manager:
+        uploader: Any = manager._uploader
+        real, reached, let_go = uploader._next, threading.Event(), threading.Event()
+
+        async def fails_late() -> None:
+            uploader._next = real
+            reached.set()
+            while not let_go.is_set():
+                await asyncio.sleep(0.01)
+            raise StorageUnavailable("there was an outage", storage="memory://far")
+
+        uploader._next = fails_late
+        manager.save(STATE, step=1)
+        assert reached.wait(20)
+        threading.Timer(0.2, let_go.set).start()
+        manager.wait(20)
+        assert where(manager) == {1: "both"}
 
 
 def test_deleting_deletes_both_and_uploads_nothing_again() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from strata import CheckpointManager, Training
 from strata.checkpoint.datapositions import messages
+from strata.checkpoint.handle import SaveHandle
 from strata.core.events import Position
 from strata.data import Loader
-from strata.errors import InvalidInput
+from strata.errors import InvalidInput, SaveAbandoned
 from tests.integration.data.jobs import BATCH, ROWS, write_rows
 
 STEPS = ROWS // BATCH
@@ -110,6 +111,25 @@ def test_a_loop_that_is_left_may_be_entered_again_and_goes_on_behind_the_last_ch
             state["steps"] += 1
     assert (state["steps"], training.completed, training.goodput.steps) == (STEPS, STEPS, STEPS)
     assert training.goodput.lost_steps == 1
+
+
+def test_training_does_not_end_well_if_its_last_save_was_given_up_in_silence(tmp_path: Path) -> None:
+    """`wait` of a manager raises nothing for a save that its own process gave up: the loop looks at the save itself."""
+    write_rows(tmp_path / "rows")
+    with made(tmp_path, {"steps": 0}) as training:
+        save_async = training.manager.save_async
+
+        def given_up(state: Any, step: int, **named: Any) -> SaveHandle:
+            handle = SaveHandle(step)
+            handle.failed(SaveAbandoned("the save was given up"))
+            return handle
+
+        training.manager.save_async = given_up  # type: ignore[method-assign]
+        with pytest.raises(SaveAbandoned):
+            list(training)
+        training.manager.save_async = save_async  # type: ignore[method-assign]
+        list(training)  # and once it is told, all goes on from the last checkpoint
+        assert training.manager.latest_step() == training.completed == STEPS
 
 
 def test_the_step_is_that_of_the_state_which_was_loaded_also_if_another_is_committed_meanwhile(tmp_path: Path) -> None:
