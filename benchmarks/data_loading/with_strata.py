@@ -46,6 +46,13 @@ def resume(row_group: int) -> float:
     return first_after(resumed)
 
 
+def wanted(row_group: int) -> list[int]:
+    """The row groups that the batch in the middle of an epoch is of, counted over all files."""
+    with loader(row_group) as made:
+        blocks, _ = made.index.locate(made.samples(len(made) // 2))
+    return sorted({int(block) for block in blocks})
+
+
 def numbers(seed: int, most: int, row_group: int) -> list[list[int]]:
     with loader(row_group, seed) as made:
         return row_numbers(made, lambda batch: batch["c0"], most)
@@ -63,4 +70,4 @@ def start() -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    play({"rows": rows, "samples": samples, "resume": resume, "numbers": numbers, "start": start})
+    play({"rows": rows, "samples": samples, "resume": resume, "wanted": wanted, "numbers": numbers, "start": start})

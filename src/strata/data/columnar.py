@@ -1,10 +1,18 @@
 """pyarrow, imported when it is first needed: `import strata.data` must work, and stay quick, without it."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from strata.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_TEXT_BYTES = 2**31 - 1
 
 
 @cache
@@ -18,3 +26,15 @@ def arrow(module: str = "") -> Any:
         raise InvalidInput(
             "datasets are read with pyarrow, which is not there: pip install 'strata-runtime[data]'"
         ) from (error)
+
+
+def texts(values: Sequence[str]) -> "pa.Array":
+    """As an array of Arrow's. Its own way of making one imports pandas, if that is there: 200 ms and 50 MB before
+    the first batch."""
+    pa = arrow()
+    encoded = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if ends[-1] > MAX_TEXT_BYTES:
+        return pa.array(values, pa.string())
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)

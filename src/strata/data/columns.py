@@ -161,20 +161,32 @@ def _missing(values: "pa.Array") -> int:
 
 
 def _fixed(values: "pa.Array") -> NDArray[Any]:
-    """Without a copy, but for what Arrow keeps as bits."""
+    """Without a copy, but for what Arrow keeps as bits. Plain numbers are taken from where they lie: Arrow's own way
+    imports pandas, if that is there; see `columnar.texts`."""
     import pyarrow as pa
 
-    if not pa.types.is_fixed_size_list(values.type):
+    kind = values.type
+    if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not values.null_count:
+        if not len(values):
+            return np.empty(0, kind.to_pandas_dtype())
+        return np.frombuffer(values.buffers()[1], kind.to_pandas_dtype(), values.offset + len(values))[values.offset :]
+    if not pa.types.is_fixed_size_list(kind):
         return np.asarray(values.to_numpy(zero_copy_only=False))
     elements = _fixed(values.flatten())
     return elements.reshape(len(values), values.type.list_size, *elements.shape[1:])
+
+
+def _places(rows: Rows) -> "pa.Array":
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))])
 
 
 def _reader(values: "pa.Array") -> Any:
     import pyarrow as pa
 
     if values.null_count or not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
-        return lambda rows: values.take(pa.array(rows)).to_pylist()
+        return lambda rows: values.take(_places(rows)).to_pylist()
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.permutation import MAX_SIZE
-from strata.data.columnar import arrow
+from strata.data.columnar import arrow, texts
 from strata.data.formats import AnyFormat
 from strata.data.formats.base import MAX_BLOCK_BYTES, MAX_BLOCK_ROWS, Numbers
 from strata.data.index import BlockTable, DatasetIndex, FileTable
@@ -144,7 +144,6 @@ def _stored(body: memoryview, size: int) -> _Stored:
 
 
 def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:
-    pa = arrow()
     files = len(stored.names)
     root = np.frombuffer(stored.root, "<i4").astype(np.int32)
     if not files == len(root) == len(stored.versions) or (
@@ -164,9 +163,9 @@ def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:
         FileTable(
             tuple(stored.roots),
             root,
-            pa.array(stored.names, pa.string()),
+            texts(stored.names),
             _unpacked(stored.sizes, files, MAX_SIZE, "sizes"),
-            pa.array(stored.versions, pa.string()),
+            texts(stored.versions),
         ),
         BlockTable(
             blocks,

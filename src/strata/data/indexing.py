@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from strata.core.permutation import MAX_SIZE
-from strata.data.columnar import arrow
+from strata.data.columnar import texts
 from strata.data.files import File
 from strata.data.finding import PathLike, find_files
 from strata.data.formats import AnyFormat, format_of
@@ -160,12 +160,11 @@ def _joined(arrays: list[Numbers]) -> Numbers:
 
 
 def _table(files: Sequence[File]) -> FileTable:
-    pa = arrow()
     roots = {url: number for number, url in enumerate(dict.fromkeys(file.folder.url for file in files))}
     return FileTable(
         tuple(roots),
         np.array([roots[file.folder.url] for file in files], np.int32),
-        pa.array([file.name for file in files], pa.string()),
+        texts([file.name for file in files]),
         np.array([file.size for file in files], np.int64),
-        pa.array([file.version for file in files], pa.string()),
+        texts([file.version for file in files]),
     )

@@ -34,6 +34,18 @@ def test_numbers_are_arrays_of_their_type(dtype: str, chunks: int) -> None:
     assert found.tolist() == values[[0, 3, 2, 2]].tolist()
 
 
+def test_numbers_are_taken_from_where_they_lie_in_what_they_are_a_part_of() -> None:
+    whole = pa.array(np.arange(10, dtype=np.uint16))
+    for part in (whole, whole[3:], whole[2:6], whole[4:4], pa.array([], pa.uint16()), pa.array([1.5, None])[:1]):
+        column = columns_of(pa.table({"x": part}), "a test")["x"]
+        assert isinstance(column, Fixed)
+        assert column.values.tolist() == part.to_pylist()
+    buffers = [None, pa.py_buffer(np.arange(5, dtype=np.int32).tobytes() + b"odd")]
+    column = columns_of(pa.table({"x": pa.Array.from_buffers(pa.int32(), 3, buffers, offset=1)}), "a test")["x"]
+    assert isinstance(column, Fixed)
+    assert column.values.tolist() == [1, 2, 3]
+
+
 def test_vectors_are_arrays_of_two_dimensions() -> None:
     values = pa.FixedSizeListArray.from_arrays(np.arange(12, dtype=np.float32), 3)
     found = put(values)

@@ -1,5 +1,6 @@
 """The index: samples and blocks, fingerprints, and the file it is kept in."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -221,6 +222,18 @@ def test_pyarrow_is_imported_when_it_is_needed_and_asked_for_where_it_is_missing
     program += "strata.data.indexing.index_dataset(sys.argv[1], 'parquet')"
     answer = subprocess.run([sys.executable, "-c", program, __file__], capture_output=True, text=True, check=False)
     assert "pip install 'strata-runtime[data]'" in answer.stderr
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "feather", "csv", "jsonl"])
+def test_pandas_is_not_imported_for_what_does_without_it(tmp_path: Path, kind: str) -> None:
+    """Where it is installed Arrow does, for some of its functions, and the first batch comes 200 ms later."""
+    (tmp_path / "data").mkdir()
+    written(KINDS.get(kind) or KINDS[f"{kind}-file"], tmp_path / "data", [300])
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas is imported')")
+    program = "import sys; from strata.data import Loader; next(iter(Loader(sys.argv[1], 16, format=sys.argv[2])))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", program, str(tmp_path / "data"), kind]
+    subprocess.run(command, env=environment, check=True)
 
 
 def test_every_format_has_a_name() -> None:

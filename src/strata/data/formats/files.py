@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from strata.data.columnar import arrow
+from strata.data.columnar import arrow, texts
 from strata.data.damage import Damage
 from strata.data.files import File
 from strata.data.formats.base import MAX_VALUE_BYTES, Block, FileIndex
@@ -45,7 +45,7 @@ class Files(msgspec.Struct, frozen=True, tag="files"):
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         pa = arrow()
-        path = pa.array([file.name], pa.string())
+        path = texts([file.name])
         if "data" not in schema.names:
             return pa.table({"path": path}).select(schema.names)
         data = file.read(0, file.size)

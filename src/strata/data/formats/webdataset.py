@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from strata.data.columnar import arrow
+from strata.data.columnar import arrow, texts
 from strata.data.damage import Damage
 from strata.data.files import File, Reading
 from strata.data.formats.base import (
@@ -116,7 +116,7 @@ def _parts(file: File, block: Block, schema: "pa.Schema") -> Parts:
 
 
 def _keys(samples: list[_Sample]) -> "pa.Array":
-    return arrow().array([sample.key for sample in samples], arrow().string())
+    return texts([sample.key for sample in samples])
 
 
 def _places(samples: list[_Sample], name: str, start: int) -> Places:
