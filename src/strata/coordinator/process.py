@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import sys
@@ -17,6 +16,7 @@ from strata.coordinator import translate
 from strata.coordinator.auth import TokenCheck, Tokens
 from strata.coordinator.events import event_of
 from strata.coordinator.exposure import is_loopback
+from strata.coordinator.garbage import Garbage
 from strata.coordinator.hub import SNAPSHOT_BYTES, Hub
 from strata.coordinator.journal import Journal
 from strata.coordinator.replay import Entry
@@ -38,8 +38,6 @@ TOKEN_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
 CALLS_PER_SECOND = 20_000
 """On one connection: far more than the workers of a node have to say."""
-GARBAGE_AFTER = 20_000
-"""Objects more than before, and cycles are looked for: calls that wait are many, and are no cycles."""
 SWITCH_SECONDS = 0.0005
 """How long one thread may keep the interpreter from another: the journal's must not wait for a busy loop."""
 
@@ -226,9 +224,7 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
     async def main() -> None:
         coordinator = Coordinator(config)
         started = await coordinator.start()
-        gc.collect()
-        gc.freeze()  # what is there by now stays, so there is no use in looking at it again and again
-        gc.set_threshold(GARBAGE_AFTER, 10, 10)
+        Garbage(asyncio.get_running_loop()).begin()
         announce(started)
         await coordinator.run()
 

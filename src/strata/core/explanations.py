@@ -4,8 +4,10 @@ A pure question about the state, asked by whoever shows a job to a person. The s
 answer has changed for good, so that the events tell the story.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
+from operator import attrgetter
 
 import msgspec
 
@@ -18,6 +20,9 @@ from strata.core.turn import Rules, Turn
 from strata.core.volatile import JobVolatile
 
 NAMES_SHOWN = 3
+
+_state, _step, _step_since, _epoch = (attrgetter(name) for name in ("state", "step", "step_since", "epoch"))
+"""Of the vitals of thousands, at each sweep."""
 
 rules = Rules()
 
@@ -71,9 +76,9 @@ def _incomplete(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> 
     count = world.declared - len(world.by_rank)
     if not count:
         return None
-    absent = list(islice((rank for rank in range(world.declared) if rank not in world.by_rank), NAMES_SHOWN))
+    absent = list(islice(filterfalse(world.by_rank.__contains__, range(world.declared)), NAMES_SHOWN))
     last: dict[int, Member] = {}
-    for member in world.members.values():
+    for member in world.members.values() if len(world.members) > len(world.by_rank) else ():
         if member.rank in absent and member.incarnation >= getattr(last.get(member.rank), "incarnation", 0):
             last[member.rank] = member
     who = [
@@ -176,10 +181,13 @@ def _appointed(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> E
 
 def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
     """Alive, but without progress: who stands still the longest, and at the lowest step, is looked at first."""
+    before = now - policy.stalled_seconds
+    if min(map(_step_since, volatile.vitals.values()), default=now) > before:
+        return None
     stuck = [
         (vitals.step, vitals.step_since, worker)
         for worker, vitals in volatile.vitals.items()
-        if vitals.state == "training" and now - vitals.step_since >= policy.stalled_seconds
+        if vitals.state == "training" and vitals.step_since <= before
     ]
     if not stuck:
         return None
@@ -196,19 +204,18 @@ def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Exp
 
 
 def _at_work(job: Job, volatile: JobVolatile) -> Explanation:
-    states: dict[str, int] = {}
-    for vitals in volatile.vitals.values():
-        states[vitals.state or "initializing"] = states.get(vitals.state or "initializing", 0) + 1
-    count = len(job.world.by_rank)
-    if not states:
+    everybody, count = volatile.vitals.values(), len(job.world.by_rank)
+    states = Counter(map(_state, everybody))
+    states["initializing"] += states.pop("", 0)
+    if not everybody:
         return Explanation("initializing", f"has {count} workers, which have not said yet what they do")
     most = max(sorted(states), key=lambda state: states[state])
-    steps = sorted(vitals.step for vitals in volatile.vitals.values())
+    slowest, fastest = min(map(_step, everybody)), max(map(_step, everybody))
     at = ""
-    if steps[-1] >= 0:
-        spread = f" (the slowest at {steps[0]})" if steps[0] < steps[-1] - 1 else ""
-        at = f", step {steps[-1]}{spread}"
-    epochs = max(vitals.epoch for vitals in volatile.vitals.values())
+    if fastest >= 0:
+        spread = f" (the slowest at {slowest})" if slowest < fastest - 1 else ""
+        at = f", step {fastest}{spread}"
+    epochs = max(map(_epoch, everybody))
     during = f", epoch {epochs}" if epochs >= 0 else ""
     return Explanation(most, f"is {most}: {states[most]} of {count} workers{at}{during}")
 

@@ -9,6 +9,8 @@ The law: a name is held by one process at a time. A process proves itself by its
 was given ever after. Every change of who is there has a generation of its own; generations only grow.
 """
 
+from math import inf
+
 from strata.core import appointments
 from strata.core.effects import Alive, Done, Registered
 from strata.core.errands import errands_for
@@ -344,7 +346,7 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
         turn.volatile.extend(late, turn.now + turn.policy.lease_seconds)
     for name in sorted(turn.volatile.jobs):
         leases = turn.volatile.jobs[name].leases
-        if not any(deadline <= turn.now for deadline in leases.values()):
+        if min(leases.values(), default=inf) > turn.now:
             continue
         job = turn.state.jobs[name]
         due = [job.world.members[worker] for worker, deadline in leases.items() if deadline <= turn.now]
