@@ -187,7 +187,7 @@ class SaveFailed(StrataError):
 
 
 class SaveAbandoned(StrataError):
-    """This process gave the save up before it was committed, since those who were to save with it are gone."""
+    """This process gave the save up before it was committed: those who were to save with it are others, or it ends."""
 
     code = "save_abandoned"
 

@@ -214,7 +214,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def until_it_ends(client: Client, acknowledged: list[Any], **fields: Any) -> None:
     """Register one worker after the other, and keep those that were acknowledged."""
     while True:
-        acknowledged.append(client.register(f"w{len(acknowledged)}", timeout=10, **fields))
+        acknowledged.append(client.register(f"w{len(acknowledged)}", timeout=60, **fields))
 
 
 def test_a_full_disk_ends_it_in_words_and_nothing_is_lost(small_disk: Path, tmp_path: Path) -> None:

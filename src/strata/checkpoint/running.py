@@ -36,7 +36,7 @@ class Running:
 
     def _give_up(self, why: StrataError) -> None:
         if self._task is not None and not self.handle.done() and self.handle.give_up(why):
-            self._task.cancel()
+            self._loop.call_soon(self._task.cancel)  # once it has begun: who waits for it elsewhere is told
 
     def _end(self, task: "asyncio.Task[None]") -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -233,12 +233,11 @@ class Saver:
             self._last_failed.result()
 
     def abandon(self, why: str) -> None:
-        """What is under way, unless its commit may have been made. Whoever calls this knows: it is raised to nobody."""
-        with self._turn:
-            if self._running is not None:
-                self._running.give_up(
-                    SaveAbandoned(f"the save of step {self._running.handle.step} was given up: {why}")
-                )
+        """What is under way, unless its commit may have been made. Whoever calls this knows: it is raised to nobody. It
+        may be a signal handler, in the middle of anything: there is no lock to wait for."""
+        running = self._running
+        if running is not None:
+            running.give_up(SaveAbandoned(f"the save of step {running.handle.step} was given up: {why}"))
 
     def close(self) -> None:
         """Once what is under way is over; the memory goes back."""
@@ -475,8 +474,11 @@ class Saver:
             self.telling.replaced(handle.report, str(error))
             handle.failed(error)
             return
-        if isinstance(error, SaveAbandoned):
+        if error is handle.given_up:
             handle.told = True
+            self.telling.abandoned(handle.report, str(error))
+            handle.failed(error)
+            return
         if isinstance(error, Superseded):
             self._superseded = error
         if isinstance(error, StorageFull):

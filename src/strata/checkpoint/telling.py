@@ -74,6 +74,10 @@ class Telling:
         logger.warning("step %d is not saved: %s", report.step, why)
         self._tell(SKIPPED, report, why)
 
+    def abandoned(self, report: Report, why: str) -> None:
+        logger.warning("%s", why)
+        self._tell(FAILED, report, why)
+
     def replaced(self, report: Report, why: str) -> None:
         logger.warning("%s", why)
         self._tell(REPLACED, report, why)

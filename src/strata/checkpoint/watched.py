@@ -68,6 +68,7 @@ async def watched(work: Coroutine[Any, Any, T], what: str, seconds: float | None
     finally:
         _current.reset(token)
     try:
+        await asyncio.sleep(0)  # what is given up before it has begun could tell nobody
         while not (await asyncio.wait({task}, timeout=seconds / LOOKS))[0]:
             stuck = watch.stuck(seconds)
             if stuck:

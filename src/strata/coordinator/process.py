@@ -224,9 +224,9 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
     async def main() -> None:
         coordinator = Coordinator(config)
         started = await coordinator.start()
-        Garbage(asyncio.get_running_loop()).begin()
-        announce(started)
-        await coordinator.run()
+        with Garbage(asyncio.get_running_loop()):
+            announce(started)
+            await coordinator.run()
 
     try:
         import uvloop

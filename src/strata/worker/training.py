@@ -231,7 +231,13 @@ class Training:
             self._wait_for_room()
         if self._saved != self.completed or self._is_left_out:
             self._save()
-        self._wait_for_saves()
+        try:
+            self._wait_for_saves()
+        except SaveSkipped as skipped:  # by the coordinator, which waits for one that was begun before
+            if self._changes_soon():
+                raise StaleGeneration(f"step {self.completed} is not saved: {skipped}", generation=0) from skipped
+            self._save()
+            self._wait_for_saves()
         self._ended = f"finished at step {self.completed}"
         self._say("idle")
 
@@ -304,6 +310,8 @@ class Training:
     def _wait_for_room(self) -> None:
         try:
             self._wait_for_saves()
+        except StaleGeneration:
+            raise
         except SaveSkipped:  # and the next takes its place
             return
         except StrataError as error:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
 from strata.checkpoint.council import _is_replaced
 from strata.checkpoint.marks import PerRank
@@ -151,8 +152,33 @@ def test_a_save_that_one_rank_gives_up_without_another_fails_on_all(
             return handle.status
 
         assert crew.each(act) == ["failed"] * 3
-        assert caplog.text.count("the save of step 1 failed (1 in a row)") == 3
+        assert caplog.text.count("the save of step 1 failed (1 in a row)") == 2
+        assert [manager._saver._failures for manager in crew.managers] == [int(rank != who) for rank in range(3)]
         assert crew.managers[0].list_checkpoints() == []
+
+
+def test_a_save_that_is_given_up_before_it_has_begun_is_told_to_the_others(
+    tmp_path: Path, running: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", running, 2) as crew:
+        crew.save([state_of(rank, 1) for rank in range(2)], 1)
+        was_given_up = threading.Event()
+
+        def act(rank: int, manager: CheckpointManager) -> None:
+            if rank:
+                assert was_given_up.wait(20)
+                manager.save_async(state_of(rank, 2), step=2)
+                with pytest.raises(RankFailed, match="those who save together are others now"):
+                    manager.wait(PATIENT)
+                return
+            background.loop().call_soon_threadsafe(time.sleep, 0.5)  # it begins nothing meanwhile
+            handle = manager.save_async(state_of(rank, 2), step=2)
+            manager.give_up()
+            was_given_up.set()
+            with pytest.raises(SaveAbandoned):
+                handle.result(PATIENT)
+
+        crew.each(act)
 
 
 @pytest.mark.parametrize(

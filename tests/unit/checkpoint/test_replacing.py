@@ -1,7 +1,10 @@
 """`when_busy="replace"`: what became of a save is the same truth on all ranks, and in the storage."""
 
 import asyncio
+import os
+import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +88,26 @@ def test_a_save_whose_commit_was_not_begun_is_replaced_on_all_ranks(size: int) -
 
         assert crew.each(act) == [["replaced", "committed"]] * size
         assert crew.managers[0].list_checkpoints() == [2]
+
+
+def test_a_save_may_be_given_up_by_a_signal_handler_in_the_middle_of_saving(tmp_path: Path) -> None:
+    """What asks for a save holds a lock, and the handler runs in the same thread."""
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(state_of(0, 1), step=1)
+        before = signal.signal(signal.SIGUSR2, lambda *_: manager.give_up())
+        saver: Any = manager._saver
+        real = saver._stage
+
+        def stage(*given: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            return real(*given)
+
+        saver._stage = stage
+        try:
+            manager.save(state_of(0, 2), step=2)
+        finally:
+            signal.signal(signal.SIGUSR2, before)
+        assert manager.list_checkpoints() == [1, 2], "and what was given up was over before"
 
 
 def test_what_was_given_up_before_it_decided_decides_nothing_any_more() -> None:

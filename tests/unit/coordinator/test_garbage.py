@@ -8,6 +8,7 @@ BEGIN = """
 import asyncio, gc, weakref
 from strata.coordinator import garbage
 from strata.coordinator.garbage import Garbage
+garbage.MANY, garbage.PAUSE_SECONDS = 20_000, 0.2
 
 class Knot:
     def __init__(self):
@@ -16,9 +17,12 @@ class Knot:
 async def main():
     looks = []
     gc.callbacks.append(lambda phase, info: looks.append(len(gc.get_objects())) if phase == "start" else None)
-    kept = Garbage(asyncio.get_running_loop())
-    kept.begin()
-    looks.clear()
+    with Garbage(asyncio.get_running_loop()) as kept:
+        looks.clear()
+        await act(looks)
+    assert gc.get_freeze_count() == 0
+
+async def act(looks):
 """
 END = """
 asyncio.run(main())
@@ -47,16 +51,14 @@ def test_cycles_of_new_objects_go_soon() -> None:
 
 def test_cycles_that_have_lived_go_once_much_was_put_aside_and_time_has_passed() -> None:
     run("""
-    garbage.MANY, garbage.PAUSE_SECONDS = 20_000, 0.2
     knot = Knot()
     gone = weakref.ref(knot)
     held = [[number] for number in range(10 * garbage.NEW)]
     del knot
+    await asyncio.sleep(3 * garbage.PAUSE_SECONDS)
+    assert gone() is not None, "there are few more than before"
     held += [[number] for number in range(3 * garbage.MANY)]
-    await asyncio.sleep(0)
-    assert gone() is not None, "not so soon after the last time"
-    await asyncio.sleep(garbage.PAUSE_SECONDS)
-    held += [[number] for number in range(10 * garbage.NEW)]
-    await asyncio.sleep(0)
+    assert gone() is not None, "not so soon"
+    await asyncio.sleep(3 * garbage.PAUSE_SECONDS)
     assert gone() is None
     """)

@@ -1,5 +1,6 @@
 """What a training loop goes on from, whatever its state is; and what the coordinator is not told of its data."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,22 @@ def test_training_does_not_end_well_if_its_last_save_was_given_up_in_silence(tmp
             list(training)
         training.manager.save_async = save_async  # type: ignore[method-assign]
         list(training)  # and once it is told, all goes on from the last checkpoint
+        assert training.manager.latest_step() == training.completed == STEPS
+
+
+def test_a_last_save_that_the_coordinator_skips_is_made_again(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows")
+    with made(tmp_path, {"steps": 0}) as training:
+        save_async = training.manager.save_async
+
+        def skipped(state: Any, step: int, **named: Any) -> SaveHandle:
+            training.manager.save_async = save_async  # type: ignore[method-assign]
+            handle = SaveHandle(step)
+            threading.Timer(0.2, handle.skip, ["step 8 is still being saved"]).start()
+            return handle
+
+        training.manager.save_async = skipped  # type: ignore[method-assign]
+        list(training)
         assert training.manager.latest_step() == training.completed == STEPS
 
 
