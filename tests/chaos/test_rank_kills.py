@@ -58,8 +58,8 @@ def kill(ground: Ground, size: int, victim: int, name: str, when: str, *, start:
         ("rank", 2, 4),
         ("coordinator", 3, 6),
         ("both", 4, 8),
-        ("coordinator for long", 5, 12),
-        ("both for long", 6, 14),
+        pytest.param("coordinator for long", 5, 12, marks=pytest.mark.long),
+        ("both for long", 6, 28),
     ],
 )
 def test_two_ranks_at_some_steps(ground: Ground, name: str, start: int, stride: int) -> None:

@@ -14,7 +14,7 @@ from tests.fuzz.connection import Harm, player
 
 CORPUS = Path(__file__).with_name("corpus.zip")
 ROOT = Path(__file__).parents[2]
-SECONDS = 20
+SECONDS = 10
 
 
 def conversations() -> list[bytes]:

@@ -85,6 +85,7 @@ def zeros(state: Any) -> Any:
     return torch.zeros_like(state) if isinstance(state, torch.Tensor) else None
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_before_the_commit_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     before = torchrun(4, tmp_path, "before.json", "--save", "dcp", "--how", "hsdp")
     torchrun(4, tmp_path, "never.json", *loads("dcp:dcp"), "--die-rank", "1", fails=True)

@@ -26,7 +26,7 @@ def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]
     [
         ("fsdp", 4, 2),
         pytest.param("hsdp", 4, 2, marks=LONG),
-        ("tp", 4, 3),
+        pytest.param("tp", 4, 3, marks=LONG),
         ("ddp", 2, 3),
         pytest.param("fsdp", 2, 4, marks=LONG),
         pytest.param("fsdp", 3, 1, marks=LONG),
