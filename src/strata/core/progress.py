@@ -134,16 +134,19 @@ def _count(turn: Turn, job: Job, dataset: Dataset, all_have: tuple[int, bool], r
 @rules.reacts(ViewChanged)
 def on_view_changed(turn: Turn, record: ViewChanged) -> None:
     """Those who are left have completed what all of them said: a rank that is gone cannot say so any more. Whoever goes
-    on begins there, and says anew how far it is."""
+    on begins there, and says anew how far it is. In a job that rolls back the shares are the same until all do: there
+    what was said holds, and when all leave one after the other, nobody need say it again before it does."""
     job, volatile = turn.state.jobs[record.job], turn.volatile.job(record.job)
-    roster = job.world.roster()
+    roster, kept = job.world.roster(), {}
     for name, reached in sorted(volatile.reached.items()):
         dataset = job.datasets.get(name)
         in_force = dataset is not None and reached.about == (dataset.version, dataset.epoch, job.points)
         if dataset is not None and in_force and not record.joined and all(rank in reached.ranks for rank in roster):
             all_have = min((reached.ranks[rank] for rank in roster), default=reached.least)
             _count(turn, job, dataset, all_have, dataset.reading)
-    volatile.reached.clear()
+        if in_force and not record.joined and job.settings.recovery == "rollback":
+            kept[name] = reached.of(roster)
+    volatile.reached = kept
 
 
 @rules.reacts(WorldDeclared)

@@ -5,6 +5,7 @@ ranks are in an epoch).
 Instants are on the coordinator's monotonic clock.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -98,6 +99,15 @@ class Reached:
         self.joining.clear()
         self.behind = {other for other, its in self.ranks.items() if its == self.least}
         return self.least > before
+
+    def of(self, roster: Iterable[int]) -> "Reached":
+        """What these of them have said."""
+        there = set(roster)
+        said = {rank: its for rank, its in self.ranks.items() if rank in there}
+        unsaid = there - said.keys() - self.joining
+        least = min(said.values()) if said and not unsaid else self.least
+        behind = {rank for rank, its in said.items() if its <= least}
+        return Reached(self.about, least, self.reading, unsaid, said, behind, self.joining & there)
 
 
 @dataclass(slots=True)

@@ -300,6 +300,7 @@ class Attendance:
     async def _tell_the_rest(self) -> None:
         """Others may have to say first that they are through with an epoch."""
         ends = time.monotonic() + CLOSE_SECONDS
+        self._told = self._told[0], UNTOLD  # a coordinator that was started again has forgotten what it was told
         await self._tell(CLOSE_SECONDS)
         while self._told != self._at and self._stale is None and time.monotonic() < ends:
             await asyncio.sleep(PAUSE_SECONDS)

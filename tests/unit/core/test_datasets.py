@@ -372,6 +372,33 @@ def test_who_is_lost_is_not_waited_for_in_what_the_others_completed() -> None:
     assert cluster.dataset("texts").consumed.to_flat() == [0, 64]
 
 
+def test_when_all_leave_behind_a_step_that_all_completed_it_counts_in_whatever_order_they_say_so() -> None:
+    for says_last in range(4):
+        cluster, workers = elastic_world(4)
+        for who in workers:
+            complete(cluster, who, 32)
+        last = workers.pop(says_last)
+        for who in workers:
+            complete(cluster, who, 48)
+        cluster.leave(workers[0])
+        complete(cluster, last, 48)
+        for who in (last, *workers[1:]):
+            cluster.leave(who)
+        assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+
+
+def test_who_was_behind_the_one_that_left_is_still_waited_for() -> None:
+    cluster, (w0, w1, w2) = elastic_world(3)
+    for who, through in ((w0, 64), (w1, 48), (w2, 32)):
+        complete(cluster, who, through)
+    cluster.leave(w0)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 32]
+    complete(cluster, w2, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
+    complete(cluster, w1, 64)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 64]
+
+
 def test_who_joins_has_completed_nothing_yet() -> None:
     cluster = Cluster(recovery="carry_on")
     w0, w1 = cluster.open_world(2)
