@@ -18,7 +18,7 @@ from strata.demo import task
 from tests.servers.coordinator import Client, coordinator
 
 STRATA = Path(sys.executable).with_name("strata")
-SECONDS = 150
+SECONDS = 270
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="processes are found by /proc")
 
