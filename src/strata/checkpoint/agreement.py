@@ -31,6 +31,8 @@ class Word(msgspec.Struct, frozen=True):
     """Why it is not made any more."""
     replaced: bool = False
     """Whether that is since another has taken its place."""
+    abandoned: bool = False
+    """Whether it is since those who save together are others from now on, who may save this step anew."""
     folder: str = ""
     attempt: str = ""
     term: Term | None = None

@@ -36,6 +36,7 @@ from strata.errors import (
     Refused,
     SaveReplaced,
     SaveSkipped,
+    StaleGeneration,
     StrataError,
     Superseded,
 )
@@ -159,9 +160,12 @@ class Council:
         """It may have begun all the same, if rank 0 did not wait for the answer."""
         why = (word.skipped or FAILED + word.failed)[:REASON_CHARS]
         silence = TELL_SECONDS if self._asking.is_silent else None
-        answer = await self._asking.patiently("BeginCheckpoint", silence=silence, step=word.step, skip=why)
-        if answer.status == _OPEN:
-            await self._asking.patiently("FailCheckpoint", silence=silence, attempt=answer.attempt, reason=why)
+        of = self.generation if self._is_open or word.abandoned else None
+        with suppress(StaleGeneration):  # others save this step anew by now, and this is nothing to them
+            call = {"step": word.step, "skip": why, "generation": of}
+            answer = await self._asking.patiently("BeginCheckpoint", silence=silence, **call)
+            if answer.status == _OPEN:
+                await self._asking.patiently("FailCheckpoint", silence=silence, attempt=answer.attempt, reason=why)
 
     async def _call_off_again(self, step: int) -> None:
         """Ranks that come late still wait for those; what is said of the step that is saved now is another try."""
@@ -215,6 +219,7 @@ class Council:
                 return
             if answer.abandoned:
                 del self._begun[save]
+                self._ended = save
                 raise RankFailed(f"the save of step {_step(save)} was given up: {answer.reason}")
             if now() > ends:
                 absent = named(await self.absent(save))

@@ -47,6 +47,7 @@ from strata.errors import (
     InvalidInput,
     ObjectNotFound,
     RankFailed,
+    SaveAbandoned,
     SaveReplaced,
     SaveSkipped,
     StorageError,
@@ -236,7 +237,9 @@ class CrewSaver(Saver):
             certain = self._deciding != name or is_refusal(error)
             if name not in self._said:
                 self._said.append(name)
-            await self._agreement.tell(name, Word(step, failed=why, replaced=replaced, term=self._term))
+            abandoned = isinstance(error, SaveAbandoned)
+            word = Word(step, failed=why, replaced=replaced, abandoned=abandoned, term=self._term)
+            await self._agreement.tell(name, word)
             await self._agreement.over(name, Outcome(why, certain, replaced))
         elif not isinstance(error, RankFailed | SaveReplaced | SaveSkipped):
             await self._agreement.failed(name, why)
