@@ -10,7 +10,6 @@ soon, to hear whether it is. What it does not hear in time fails that save, as a
 loop.
 """
 
-import asyncio
 import logging
 import time
 from collections import Counter
@@ -164,11 +163,9 @@ class CrewSaver(Saver):
         if self._leads:
             before = self._running
             mine = super()._my_turn(handle, hurried=hurried)
-            if before is not None and before.handle.status == "replaced":  # perhaps before it had said a word
-                replaced = before.handle
-                background.run(
-                    self._tell_failure(replaced.name, replaced.step, why_of(replaced, asyncio.CancelledError()))
-                )
+            error = None if before is None else before.handle.error()
+            if before is not None and isinstance(error, SaveReplaced):  # perhaps before it had said a word
+                background.run(self._tell_failure(before.handle.name, before.handle.step, error))
             if not mine:
                 self._said.append(handle.name)
                 word = Word(handle.step, handle.skipped, term=self._term)
