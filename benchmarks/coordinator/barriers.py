@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from typing import Protocol
 
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
@@ -16,11 +17,13 @@ RATE_LEAST, THOUSAND_MOST_MS, TEN_THOUSAND_MOST_MS = 400, 40.0, 1000.0
 
 
 def tables() -> Iterator[Table]:
-    kinds = available(("strata", "torchft", "grpcio", "tcpstore"))
+    kinds = available(("strata", "torchft", "etcd", "grpcio", "tcpstore"))
     hundred = _measured(kinds, 100, rounds=200, releases=20)
     yield Table("Barriers of 100, a connection each", [*_rates(hundred), *_ratio(hundred), *_releases(hundred, None)])
     # TCPStore looks up the name of whoever connects, and a thousand of them would take minutes.
     thousand = _measured(["strata"], 1000, rounds=10, releases=5)
+    if "etcd" in kinds:
+        thousand |= _measured(["etcd"], 1000, rounds=10, releases=5)
     if "torchft" in kinds:
         thousand |= _measured(["torchft"], 1000, rounds=1, releases=2)
     yield Table("Barriers of 1,000, a connection each", _releases(thousand, THOUSAND_MOST_MS))
@@ -68,7 +71,8 @@ def _releases(found: Found, most: float | None) -> list[Row]:
 
 def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[float, list[float]]:
     """Rounds a second, one after the other; and seconds from the last arrival on, when the others have waited."""
-    meeting = (_StoreMeeting if server.kind == "tcpstore" else _GrpcMeeting)(server, count)
+    made: dict[str, type[_Meeting]] = {"tcpstore": _StoreMeeting, "etcd": _EtcdMeeting}
+    meeting = made.get(server.kind, _GrpcMeeting)(server, count)
     script = meeting.script
     meeting.meet()
     script.note()
@@ -82,7 +86,18 @@ def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[floa
     return rounds / (ended - began), [after - before for before, after in zip(moments[::2], moments[1::2], strict=True)]
 
 
-class _GrpcMeeting:
+class _Meeting(Protocol):
+    """How the connections of a kind of server meet, as a script."""
+
+    script: Script
+
+    def __init__(self, server: Running, count: int) -> None: ...
+
+    def meet(self, pause: float = 0.0) -> None:
+        """One round; with a pause the moment before the last arrival is noted."""
+
+
+class _GrpcMeeting(_Meeting):
     """Connections that each call once in a round."""
 
     def __init__(self, server: Running, count: int) -> None:
@@ -92,7 +107,6 @@ class _GrpcMeeting:
         self._calls = [Calls(path) for _ in range(count)]
 
     def meet(self, pause: float = 0.0) -> None:
-        """With a pause the moment before the last arrival is noted."""
         self._arrival += 1
         for number, own in enumerate(self._calls):
             if pause and number == self._count - 1:
@@ -102,7 +116,34 @@ class _GrpcMeeting:
         self.script.all_answered()
 
 
-class _StoreMeeting:
+class _EtcdMeeting(_Meeting):
+    """Everybody puts a key, and the last one the key that all watch. That nobody has to count who is there is more than
+    its users can have."""
+
+    def __init__(self, server: Running, count: int) -> None:
+        self.script = Script(server.address, count, HELLO)
+        self._last, self._round = count - 1, 0
+        watch = (calls.path("etcd", "Watch"), calls.watch_released())
+        self._calls = [Calls(calls.path("etcd", "WaitBarrier"), watch) for _ in range(count)]
+        for number, own in enumerate(self._calls):
+            self.script.send(number, own.opening)
+        self.script.all_told()  # that they watch
+
+    def meet(self, pause: float = 0.0) -> None:
+        self._round += 1
+        script, last = self.script, self._last
+        for number, own in enumerate(self._calls):
+            if pause and number == last:
+                script.sleep(pause)
+                script.note()
+            script.send(number, own.request(calls.put_arrival(number, self._round)))
+        script.all_answered()
+        script.send(last, self._calls[last].request(calls.put_released(self._round)))
+        script.all_told()
+        script.answered(last)
+
+
+class _StoreMeeting(_Meeting):
     """As its users do it: everybody adds one, the last adds the key that all wait for."""
 
     def __init__(self, server: Running, count: int) -> None:

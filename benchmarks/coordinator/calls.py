@@ -21,6 +21,8 @@ _FOREIGN = {
     ("torchft", "WaitBarrier"): "/torchft.LighthouseService/Quorum",
     ("etcd", "Heartbeat"): "/etcdserverpb.Lease/LeaseKeepAlive",
     ("etcd", "Register"): "/etcdserverpb.KV/Put",
+    ("etcd", "WaitBarrier"): "/etcdserverpb.KV/Put",
+    ("etcd", "Watch"): "/etcdserverpb.Watch/Watch",
 }
 
 
@@ -100,6 +102,22 @@ def arrive(kind: str, number: int, arrival: int, count: int) -> bytes:
         settled=arrival - 1,
         expected_participants=count,
     ).SerializeToString()
+
+
+RELEASED = b"released/"
+
+
+def watch_released() -> bytes:
+    """etcd: a WatchCreateRequest for all keys that begin so."""
+    return text(1, text(1, RELEASED) + text(2, RELEASED[:-1] + b"0"))
+
+
+def put_arrival(number: int, arrival: int) -> bytes:
+    return text(1, b"arrived/%d/%d" % (arrival, number))
+
+
+def put_released(arrival: int) -> bytes:
+    return text(1, RELEASED + b"%d" % arrival)
 
 
 def populate(server: Running, workers: int) -> None:

@@ -7,6 +7,8 @@
  *   R which n         wait for n bytes of this one
  *   B n               wait until every connection has had n bytes more
  *   E n               wait until n more calls on each connection have been answered (HTTP/2 streams that ended)
+ *   A which n         the same, of this one alone
+ *   W n               wait until every connection has had n more messages on its first stream, which stays open
  *   P n               sleep n microseconds
  *   T                 note the moment
  */
@@ -29,6 +31,7 @@ typedef struct {
     int socket;
     uint32_t held;     /* bytes of a frame that is not whole yet, or that nobody waited for */
     uint32_t ended;    /* streams, since they were last waited for */
+    uint32_t watched;  /* messages on the first stream, likewise */
     unsigned char *room;
 } Connection;
 
@@ -88,6 +91,7 @@ static void take_frames(Connection *own) {
         uint32_t size = frame[0] << 16 | frame[1] << 8 | frame[2];
         if (own->held - at < 9 + size) break;
         if (frame[3] == DATA || frame[3] == HEADERS) own->ended += frame[4] & ENDED;
+        own->watched += frame[3] == DATA && frame[8] == 1 && !(frame[5] | frame[6] | frame[7]);
         if (frame[3] == PING && !(frame[4] & ACK)) {
             memcpy(answer, frame, sizeof answer);
             answer[4] = ACK;
@@ -99,25 +103,32 @@ static void take_frames(Connection *own) {
     drop(own, at);
 }
 
-/* Every connection has had what is wanted of it: bytes, or streams that ended. */
-static void gather(uint32_t wanted, int frames) {
+/* What has come on a connection of what is waited for: that many bytes, calls or watched messages. */
+static uint32_t *come(Connection *own, int what) {
+    return what == 'B' ? &own->held : what == 'W' ? &own->watched : &own->ended;
+}
+
+static void take(Connection *own, int what, uint32_t size) {
+    if (what == 'B') drop(own, size);
+    else *come(own, what) -= size;
+}
+
+/* Every connection has had what is wanted of it. */
+static void gather(uint32_t wanted, int what) {
     struct epoll_event events[EVENTS];
     uint32_t missing = 0;
-    for (uint32_t which = 0; which < count; which++) missing += (frames ? all[which].ended : all[which].held) < wanted;
+    for (uint32_t which = 0; which < count; which++) missing += *come(&all[which], what) < wanted;
     while (missing) {
         int found = epoll_wait(ready, events, EVENTS, -1);
         for (int place = 0; place < found; place++) {
             Connection *own = &all[events[place].data.u32];
-            int had = (frames ? own->ended : own->held) >= wanted;
+            int had = *come(own, what) >= wanted;
             read_more(own);
-            if (frames) take_frames(own);
-            missing -= !had && (frames ? own->ended : own->held) >= wanted;
+            if (what != 'B') take_frames(own);
+            missing -= !had && *come(own, what) >= wanted;
         }
     }
-    for (uint32_t which = 0; which < count; which++) {
-        if (frames) all[which].ended -= wanted;
-        else drop(&all[which], wanted);
-    }
+    for (uint32_t which = 0; which < count; which++) take(&all[which], what, wanted);
 }
 
 static double now(void) {
@@ -147,11 +158,15 @@ int main(void) {
             while (all[which].held < size) read_more(&all[which]);
             drop(&all[which], size);
             break;
-        case 'B':
-            gather(number(), 0);
+        case 'A':
+            which = number(), size = number();
+            while (all[which].ended < size) read_more(&all[which]), take_frames(&all[which]);
+            all[which].ended -= size;
             break;
+        case 'B':
         case 'E':
-            gather(number(), 1);
+        case 'W':
+            gather(number(), what);
             break;
         case 'P':
             usleep(number());

@@ -34,6 +34,13 @@ class Script:
     def all_answered(self, calls: int = 1) -> None:
         self._steps.append(struct.pack("=cI", b"E", calls))
 
+    def answered(self, which: int) -> None:
+        self._steps.append(struct.pack("=cII", b"A", which, 1))
+
+    def all_told(self) -> None:
+        """On the first stream of each connection, which stays open."""
+        self._steps.append(struct.pack("=cI", b"W", 1))
+
     def sleep(self, seconds: float) -> None:
         self._steps.append(struct.pack("=cI", b"P", int(seconds * 1e6)))
 

@@ -12,6 +12,7 @@ from hpack import Encoder, HeaderTuple
 from benchmarks.coordinator.servers import TOKEN
 from benchmarks.rpc.h2load import framed
 from benchmarks.rpc.raw import PSEUDO, RawConnection, call
+from strata.rpc import frames
 
 FIELDS = (
     ("te", "trailers"),
@@ -22,19 +23,27 @@ FIELDS = (
 
 
 class Calls:
-    """Those of one method on one connection, as bytes."""
+    """Those of one method on one connection, as bytes. `opening`, where there is one, comes before them: a call of
+    another method, which stays open."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, watch: tuple[str, bytes] | None = None) -> None:
         encoder = Encoder()
-        fields = [HeaderTuple(*pair) for pair in (*PSEUDO, (":path", path), *FIELDS)]
+        self._stream, self.opening = 1, b""
+        if watch is not None:
+            opened = frames.headers(1, encoder.encode(_fields(watch[0])), end=False)
+            self._stream, self.opening = 3, opened + frames.frame(frames.DATA, 0, 1, framed(watch[1]))
+        fields = _fields(path)
         self._block, self._next_block = encoder.encode(fields), encoder.encode(fields)
-        self._stream = 1
 
     def request(self, message: bytes) -> bytes:
         """The next call, ready to be sent. What is prepared must be sent in this order."""
         number, block = self._stream, self._block
         self._stream, self._block = number + 2, self._next_block
         return call(number, block, framed(message))
+
+
+def _fields(path: str) -> list[HeaderTuple]:
+    return [HeaderTuple(*pair) for pair in (*PSEUDO, (":path", path), *FIELDS)]
 
 
 class GrpcConnection(RawConnection):
