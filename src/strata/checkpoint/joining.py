@@ -46,6 +46,11 @@ class _Joined:
         return self._session
 
     @property
+    def session(self) -> Session | None:
+        """If it has joined, and has not left."""
+        return self._session
+
+    @property
     def is_silent(self) -> bool:
         return self._session is not None and self._session.is_silent
 

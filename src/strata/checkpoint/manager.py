@@ -361,6 +361,12 @@ class CheckpointManager(CheckpointReader):
         """How many ranks save together."""
         return self._checkpoints.size or 1
 
+    @property
+    def session(self) -> "Session | None":
+        """This process in the job of a coordinator, for as long as it takes part there: one that is alone does so from
+        when it first loads or saves."""
+        return None if self._seat is None else self._seat.joined.session
+
     def give_up(self) -> None:
         """A save that is under way, unless it is decided. Before this process is of another world: a save that is begun
         there late would be one of all who are there then."""

@@ -27,6 +27,7 @@ ENDED = "its process ended by itself"
 @dataclass(slots=True)
 class _Shared:
     session: Session
+    config: Config
     users: int
 
 
@@ -57,26 +58,29 @@ def join(config: Config, who: Who, *, stall_seconds: float | None = None, **abou
     with _lock:
         known = _shared.get(key)
         if known is None:
-            known = _shared[key] = _Shared(Session(channel_to(config), who, **about), 0)
+            known = _shared[key] = _Shared(Session(channel_to(config), who, **about), config, 0)
             known.session.start()
         elif known.session.who != who:
             raise InvalidInput(
                 f"this process is in job {who.job!r} already, as {known.session.who}: it cannot be {who}, too"
             )
-        if stall_seconds is not None:
-            known.session.use(Pulse(config, who, stall_seconds=stall_seconds))
-        known.users += 1
-        return known.session
+        return _used(known, stall_seconds)
 
 
-def join_again(session: Session) -> Session:
+def _used(known: _Shared, stall_seconds: float | None) -> Session:
+    if stall_seconds is not None:
+        known.session.use(Pulse(known.config, known.session.who, stall_seconds=stall_seconds))
+    known.users += 1
+    return known.session
+
+
+def join_again(session: Session, *, stall_seconds: float | None = None) -> Session:
     """For one more who needs it, until that one leaves."""
     with _lock:
         known = next((each for each in _shared.values() if each.session is session), None)
         if known is None:
             raise InvalidInput(f"worker {session.who.worker!r} has left its job")
-        known.users += 1
-        return session
+        return _used(known, stall_seconds)
 
 
 def activate(session: Session) -> None:

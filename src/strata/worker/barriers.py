@@ -4,6 +4,7 @@ asked for. A coordinator that is away is waited for: it knows the arrival when i
 import asyncio
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ ASK_SECONDS = 25.0
 GRACE_SECONDS = 5.0
 """After the timeout, for the coordinator to say who was missing."""
 PAUSE_SECONDS = 0.2
+WAITS_KEPT = 1000
 
 
 class Released(NamedTuple):
@@ -41,6 +43,8 @@ class Barriers:
     def __init__(self, session: Session) -> None:
         self._session: Session = weakref.proxy(session)
         self._last = 0
+        self.waited: deque[float] = deque(maxlen=WAITS_KEPT)
+        """Seconds of the last waits that are over, for whoever gives account of time. From any thread."""
         self._waiting: set[int] = set()
 
     async def wait(self, barrier_id: str, timeout: float | None, participants: int) -> Released:
@@ -67,6 +71,7 @@ class Barriers:
 
     @contextmanager
     def _arrival(self) -> Iterator[int]:
+        began = time.monotonic()
         self._last += 1
         arrival = self._last
         self._waiting.add(arrival)
@@ -74,6 +79,7 @@ class Barriers:
             yield arrival
         finally:
             self._waiting.discard(arrival)
+            self.waited.append(time.monotonic() - began)
 
     @property
     def _settled(self) -> int:

@@ -107,6 +107,18 @@ class Goodput:
         if cause == "step":
             self._move_to_recovery(own)
 
+    def put_down(self, cause: Cause, seconds: float, now: float) -> None:
+        """Of the cause that was entered last, so many seconds until now were this one's: who waited says so
+        afterwards, and perhaps on another thread. No more than it has had for its own."""
+        self._pass(now)
+        if not self._open:
+            return
+        entered, own = self._open[-1]
+        moved = min(own, _nanoseconds(seconds))
+        self._open[-1] = (entered, own - moved)
+        self._spent[entered] -= moved
+        self._spent[cause] += moved
+
     def lost(self, steps: int) -> int:
         """The last so many completed steps were taken back by a rollback. How many of them were made here, and counted
         until now: a rollback may go behind the beginning of this process."""

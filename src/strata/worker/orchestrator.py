@@ -38,6 +38,7 @@ from strata.session import (
     deactivate,
     ends,
     join,
+    join_again,
     leave,
     who_joins,
     will_pass,
@@ -130,6 +131,8 @@ class TrainingOrchestrator:
             self._who = self._who._replace(worker=check_id(worker_id, "worker_id"))
         self._loop = background.loop()
         self._session: Session | None = None
+        self._is_active = False
+        """Whether what else of this process takes part in a job does so in this one's."""
         self._barriers: Barriers | None = None
         self._stop: Stop | None = None
         self._generation = 0
@@ -179,15 +182,32 @@ class TrainingOrchestrator:
             session.place = Place(found.rank, found.world_size)
         return self._registration(found)
 
+    @classmethod
+    def following(cls, session: Session) -> Self:
+        """In a job that something else of this process takes part in, until `deregister`: what is said of training is
+        told there, and what all ranks agree on is heard."""
+        who = session.who
+        found = cls(who.worker, job_id=who.job)
+        found._who = who
+        found._take(join_again(session, stall_seconds=found._stall_seconds))
+        return found
+
+    @property
+    def _stall_seconds(self) -> float | None:
+        return self.config.stall_seconds if self.config.helper else None
+
     def _joined(self, about: dict[str, Any]) -> Session:
-        stall = self.config.stall_seconds if self.config.helper else None
-        session = join(self._settings, self._who, stall_seconds=stall, **about)
+        session = join(self._settings, self._who, stall_seconds=self._stall_seconds, **about)
+        self._take(session)
+        activate(session)
+        self._is_active = True
+        return session
+
+    def _take(self, session: Session) -> None:
         session.on(pb.Command.KIND_STOP, self._told_to_stop)
         session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
         self._session, self._barriers = session, barriers_of(session)
         self._stop, self._world_id = None, ""  # of the job as it was when this process was last in it
-        activate(session)
-        return session
 
     def _found(self) -> dict[str, Any]:
         """Of this process, where nobody says it."""
@@ -244,7 +264,9 @@ class TrainingOrchestrator:
         if session is not None:
             session.off(pb.Command.KIND_STOP, self._told_to_stop)
             session.off(pb.Command.KIND_DRAIN, self._told_to_stop)
-            deactivate(session)
+            if self._is_active:
+                deactivate(session)
+                self._is_active = False
             leave(session, reason)
 
     async def __aenter__(self) -> Self:
@@ -294,6 +316,13 @@ class TrainingOrchestrator:
         count = self.world_size if expected_participants is None else expected_participants
         check_int(count, "expected_participants", least=1)
         return await background.awaited(self._barriers.wait(barrier_id, timeout, count))
+
+    def waited_seconds(self) -> float:
+        """At barriers, whoever of this process did, since this was asked last."""
+        waited = 0.0
+        while self._barriers is not None and self._barriers.waited:
+            waited += self._barriers.waited.popleft()
+        return waited
 
     def should_save(self, step: int) -> bool:
         """Whether all ranks save at this step, which this one has completed: by schedule, or since somebody asked. Ask

@@ -71,7 +71,8 @@ class Training:
         JAX's, are others then.
     loader: gives the batches. manager: where checkpoints are. epochs: so many times through the data.
     save_every: a checkpoint after each so many steps; None: at the end, and when somebody asks.
-    orchestrator: this process's, if it has one; it must be registered, and recovered where the world is open.
+    orchestrator: with one, this process outlives others that are lost; it must be registered, and recovered where the
+        world is open. Without one, a job that the manager takes part in is told of training and heeded all the same.
     notice_seconds: how long after SIGTERM or SIGUSR1 this process is killed.
     """
 
@@ -99,6 +100,8 @@ class Training:
         self._epochs = check_int(epochs, "epochs", least=1)
         self._save_every = None if save_every is None else check_int(save_every, "save_every", least=1)
         self._orchestrator = orchestrator
+        self._goes_back = orchestrator is not None
+        """Whether it does, with those who are left, when others are lost."""
         self._notices = Notices(notice_seconds, self._on_notice)
         self._notice: Notice | None = None
         """As this process was given it."""
@@ -161,6 +164,9 @@ class Training:
             logger.exception("the last save failed")
         finally:
             self.loader.close()
+            if self._orchestrator is not None and not self._goes_back:
+                self._orchestrator.blocking.deregister()
+                self._orchestrator = None
         if self._failed is not None and kind is None:  # the loop was left behind a step that failed
             raise self._failed
 
@@ -191,11 +197,11 @@ class Training:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around all that is done with a batch. If it fails because another rank is lost, this one goes back with those
-        who are left; other errors are raised. Without an orchestrator all are."""
+        who are left; other errors are raised. Where no orchestrator was given all are."""
         try:
             yield
         except LOST as error:
-            if self._orchestrator is None or isinstance(error, FINAL):
+            if not self._goes_back or isinstance(error, FINAL):
                 raise
             self._failed = error
 
@@ -207,9 +213,9 @@ class Training:
                 self._last_save = None
             with suppress(StaleGeneration, SaveSkipped):
                 self._wait_for_saves()
-        self._restore(is_stale=self._orchestrator is not None and self._orchestrator.is_under_way)
-        if self._orchestrator is None and self._votes is None:
-            self._votes = votes_of(self.manager.world_size)
+        self._restore(is_stale=self._goes_back and self._its_orchestrator.is_under_way)
+        if not self._goes_back:
+            self._follow()
         while True:
             try:
                 while self._has_more():
@@ -218,6 +224,20 @@ class Training:
                 return
             except StaleGeneration as stale:
                 self._go_back(stale)
+
+    def _follow(self) -> None:
+        """Nobody gave it an orchestrator. Ranks that torch connects agree on a notice by themselves, also while the
+        coordinator is away; what an operator wants comes through the job."""
+        if self._votes is None:
+            self._votes = votes_of(self.manager.world_size)
+        session = self.manager.session
+        if self._orchestrator is None and session is not None:
+            self._orchestrator = TrainingOrchestrator.following(session)
+
+    @property
+    def _its_orchestrator(self) -> TrainingOrchestrator:
+        assert self._orchestrator is not None
+        return self._orchestrator
 
     def _has_more(self) -> bool:
         """Whether an epoch is left, once it is known where all ranks are."""
@@ -251,6 +271,7 @@ class Training:
                     return
                 if self._has_changed():
                     raise StaleGeneration("the world has changed", generation=0)
+                self._waited_seconds()  # before it, which was no part of it
                 self._account.enter("step", time.monotonic())
                 try:
                     yield batch
@@ -260,15 +281,20 @@ class Training:
                 if self._failed is not None:
                     self._account.abandon(time.monotonic())
                     self._wait_for_change(self._failed)
+                self._account.put_down("barrier", self._waited_seconds(), time.monotonic())
                 self._account.leave(time.monotonic(), samples_in(batch))
                 self._complete()
+
+    def _waited_seconds(self) -> float:
+        return 0.0 if self._orchestrator is None else self._orchestrator.waited_seconds()
 
     def _complete(self) -> None:
         self.completed, self._tries = self.completed + 1, 0
         self._say("training")
         orchestrator, every = self._orchestrator, self._save_every
-        asked = orchestrator is not None and orchestrator.should_save(self.completed)
-        self._heeded = self._heed()
+        with self.spent("barrier"):  # others may have yet to say whether they save here
+            asked = orchestrator is not None and orchestrator.should_save(self.completed)
+            self._heeded = self._heed()
         is_last = self._is_last()
         if is_last and self._may_skip:
             self._wait_for_room()
@@ -295,7 +321,7 @@ class Training:
         stop = None if self._orchestrator is None else self._orchestrator.stopping
         if stop is not None:
             return stop.is_saved
-        can_save = self._orchestrator is None or self.manager.world_size == 1
+        can_save = self._orchestrator is None or self._votes is not None or self.manager.world_size == 1
         return self._heeded is not None and self._heeded.is_enough and can_save
 
     @property
@@ -348,7 +374,7 @@ class Training:
     def _is_written(self) -> bool:
         """Whether nothing is under way. Who would be told of others that are lost waits for a moment only."""
         try:
-            self.manager.wait(None if self._orchestrator is None else LOOK_SECONDS)
+            self.manager.wait(LOOK_SECONDS if self._goes_back else None)
         except TimeoutError:
             return False
         return True
@@ -414,7 +440,7 @@ class Training:
             return
         self._alone_after = time.monotonic() + notice.seconds - self._notices.kept_seconds
         self._notice, orchestrator = notice, self._orchestrator
-        if orchestrator is not None:
+        if orchestrator is not None and self._votes is None:
             orchestrator.ask_to_stop(f"{REQUEUED}: {notice.reason}", notice.seconds, save=notice.is_enough)
         if self._is_interruptible:
             self._leave_off(notice.reason, is_preempted=True)
@@ -463,10 +489,9 @@ class Training:
                             each()
                         return
                 except LOST as error:
-                    orchestrator = self._orchestrator
-                    if orchestrator is None or isinstance(error, FINAL):
+                    if not self._goes_back or isinstance(error, FINAL):
                         raise
-                    if isinstance(error, Superseded) and not orchestrator.is_registered:
+                    if isinstance(error, Superseded) and not self._its_orchestrator.is_registered:
                         raise  # another process has its name, for good
                     logger.warning("training does not go on yet, and tries again: %s", error)
                     with suppress(StaleGeneration):
@@ -499,13 +524,13 @@ class Training:
         return {"like" if is_new else "into": self.state}
 
     def _has_changed(self) -> bool:
-        return self._orchestrator is not None and self._orchestrator.is_stale
+        return self._goes_back and self._its_orchestrator.is_stale
 
     def _changes_soon(self) -> bool:
         """Whether the world does in the time that it takes to know of every process whether it is lost."""
-        orchestrator = self._orchestrator
-        if orchestrator is None:
+        if not self._goes_back:
             return False
+        orchestrator = self._its_orchestrator
         ends = time.monotonic() + orchestrator.patience_seconds
         with self.spent("recovery"):
             while not orchestrator.is_stale and time.monotonic() < ends:
@@ -523,9 +548,9 @@ class Training:
         raise StaleGeneration(f"the world has changed, or the others failed: {error}", generation=0) from error
 
     def _go_back(self, why: StaleGeneration) -> None:
-        if self._orchestrator is None:
+        if not self._goes_back:
             raise why
-        stop = self._orchestrator.stopping
+        stop = self._its_orchestrator.stopping
         if stop is not None:  # the others have stopped, and are not waited for
             logger.warning("this process goes back no more, and the last commit stays: %s", why)
             self._stop(stop.reason, is_preempted=self._notice is not None or is_requeue(stop.reason))
@@ -535,8 +560,7 @@ class Training:
 
     def _rejoin(self) -> None:
         """The place that this process has among those who are there now."""
-        orchestrator = self._orchestrator
-        assert orchestrator is not None
+        orchestrator = self._its_orchestrator
         self.manager.give_up()
         if self.loader.is_of_a_job:
             self.loader.rejoin()

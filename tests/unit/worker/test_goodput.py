@@ -46,6 +46,21 @@ def test_an_inner_cause_takes_its_time_from_the_outer_one() -> None:
     assert told.goodput == pytest.approx(5 / 12)
 
 
+def test_a_wait_that_is_told_of_afterwards_is_taken_from_what_it_was_within() -> None:
+    account = Goodput(0.0)
+    account.enter("step", 1.0)
+    account.put_down("barrier", 2.0, 4.0)
+    account.leave(5.0)
+    assert spent(account, 5.0) == {"unattributed": 1.0, "step": 2.0, "barrier": 2.0}
+    account.enter("step", 5.0)
+    account.put_down("barrier", 60.0, 6.0)  # more than there was
+    account.leave(6.5)
+    account.put_down("barrier", 60.0, 7.0)  # within nothing
+    assert spent(account, 7.0) == {"unattributed": 1.5, "step": 2.5, "barrier": 3.0}
+    account.lost(2)
+    assert spent(account, 7.0) == {"unattributed": 1.5, "recovery": 2.5, "barrier": 3.0}, "only what was the steps' own"
+
+
 def test_what_is_under_way_counts_as_far_as_it_is_and_looking_changes_nothing() -> None:
     account = Goodput(0.0)
     account.enter("step", 0.0)
