@@ -111,7 +111,7 @@ def ended(processes: "list[subprocess.Popen[str]]") -> list[str]:
     """What each said."""
     try:
         said = [process.communicate(timeout=120)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0] * len(processes), said
+        assert [process.returncode for process in processes] == [0] * len(processes), [text[-2000:] for text in said]
         return said
     finally:
         for process in processes:
