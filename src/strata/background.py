@@ -2,7 +2,8 @@
 
 Blocking calls hand their coroutine to it, so they work in scripts, under `asyncio.run` and in notebooks alike. It
 starts with the first call, and again in a forked child, where the parent's thread does not exist. It ends when Python
-does: whatever is asked of it after that is refused, since no thread is left to do it.
+does: what is still under way is given up before, since a thread that comes back from native code to a Python that is
+gone brings the process down, and whatever is asked of it after that is refused.
 """
 
 import asyncio
@@ -12,12 +13,14 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _THREAD = "strata-loop"
+END_SECONDS = 3.0
+"""The longest that what is given up may take to end."""
 
 
 class _Background:
@@ -38,8 +41,24 @@ class _Background:
                 _end_as_child()
             return self.loop
 
+    def end(self) -> None:
+        with self.lock:
+            self.ended = True
+            loop = self.loop
+        if loop is not None and self.thread is not threading.current_thread():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_give_up_all(), loop).result(END_SECONDS)
+
 
 _background = _Background()
+
+
+async def _give_up_all() -> None:
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in under_way:
+        task.cancel()
+    if under_way:
+        await asyncio.wait(under_way, timeout=END_SECONDS)
 
 
 def _forget() -> None:
@@ -74,7 +93,7 @@ def _end() -> None:
         for work in _last_words:
             work()
     finally:
-        _background.ended = True
+        _background.end()
 
 
 def _end_as_child() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -45,3 +47,25 @@ def test_a_forked_child_has_one_of_its_own() -> None:
     if child == 0:
         os._exit(0 if background.run(_where()) == "strata-loop" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+ENDS = """
+import asyncio
+from strata import background
+
+async def goes_on():
+    try:
+        began.set()
+        await asyncio.sleep(3600)
+    finally:
+        print("given up", flush=True)
+
+began = asyncio.Event()
+background.start(goes_on())
+background.run(began.wait())
+"""
+
+
+def test_what_is_under_way_when_python_ends_is_given_up_before() -> None:
+    told = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "given up\n", "")

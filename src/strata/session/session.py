@@ -264,6 +264,7 @@ class Session:
         if self._living is None:
             return
         self._living.cancel()
+        await self._leave_off(within)
         if self.registered is not None:
             try:
                 within = min(within, PAUSE_SECONDS[1]) if self._is_silent else within
@@ -275,9 +276,15 @@ class Session:
         self._end(Expired(f"worker {self.who.worker!r} has left: {reason}"))
         if self._pulse is not None:
             self._pulse.close()
-        for task in self._under_way.values():
-            task.cancel()
         await self._channel.close()
+
+    async def _leave_off(self, within: float) -> None:
+        """What was commanded is others' to do now. It ends before the channel that it speaks on does."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
