@@ -22,7 +22,29 @@ WATCHERS_MOST = 1000
 UNHEARD_MOST = 12_000
 """Events that wait for one who watches. A reader that is further behind than that has to begin again."""
 
-_QUIET = (records.ProgressMade, records.PartAcknowledged, records.SituationChanged)
+_QUIET: tuple[type[records.Record], ...] = (
+    records.BarrierBroken,
+    records.BarrierReleased,
+    records.CheckpointAdopted,
+    records.CheckpointPinned,
+    records.DatasetRegistered,
+    records.DatasetRemoved,
+    records.EpochAdvanced,
+    records.EpochProven,
+    records.JobConfigured,
+    records.JobOpened,
+    records.LineageStarted,
+    records.PartAcknowledged,
+    records.ProgressMade,
+    records.ShardsReissued,
+    records.ShardsReleased,
+    records.ShardsRevoked,
+    records.SituationChanged,
+    records.TermStarted,
+    records.ViewChanged,
+    records.WorkerDescribed,
+)
+"""After these nobody has more to do, and the generation is the same. A barrier is passed at each step, by all."""
 
 
 class _Worker:
