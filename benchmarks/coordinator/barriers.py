@@ -13,12 +13,15 @@ from benchmarks.rpc.raw import HELLO
 from benchmarks.rpc.server import Running
 
 ROUNDS, PAUSE_SECONDS = 5, 0.05
+STREAMING = "streaming"
+"""Strata whose workers each have their stream of heartbeats open, as sessions do."""
+TITLES = NAMES | {STREAMING: "Strata, a heartbeat stream for each worker"}
 RATE_LEAST, THOUSAND_MOST_MS, TEN_THOUSAND_MOST_MS = 400, 40.0, 1000.0
 
 
 def tables() -> Iterator[Table]:
     kinds = available(("strata", "torchft", "etcd", "grpcio", "tcpstore"))
-    hundred = _measured(kinds, 100, rounds=200, releases=20)
+    hundred = _measured([*kinds, STREAMING], 100, rounds=200, releases=20)
     yield Table("Barriers of 100, a connection each", [*_rates(hundred), *_ratio(hundred), *_releases(hundred, None)])
     # TCPStore looks up the name of whoever connects, and a thousand of them would take minutes.
     thousand = _measured(["strata"], 1000, rounds=10, releases=5)
@@ -37,9 +40,9 @@ def _measured(kinds: list[str], count: int, rounds: int, releases: int) -> Found
     found: Found = {kind: [] for kind in kinds}
     for _ in range(ROUNDS):
         for kind in kinds:
-            with serving(kind) as server:
+            with serving("strata" if kind == STREAMING else kind) as server:
                 calls.populate(server, count)
-                found[kind].append(_play(server, count, rounds, releases))
+                found[kind].append(_play(_MEETINGS.get(kind, _GrpcMeeting)(server, count), count, rounds, releases))
     return found
 
 
@@ -48,7 +51,7 @@ def _rates(found: Found) -> list[Row]:
     for kind, own in found.items():
         rates = [rate for rate, _ in own]
         least = RATE_LEAST if kind == "strata" else None
-        rows.append(Row(NAMES[kind], statistics.median(rates), max(rates), "barriers/s", least, at_least=True))
+        rows.append(Row(TITLES[kind], statistics.median(rates), max(rates), "barriers/s", least, at_least=True))
     return rows
 
 
@@ -64,15 +67,13 @@ def _releases(found: Found, most: float | None) -> list[Row]:
     for kind, own in found.items():
         medians = [statistics.median(times) * 1000 for _, times in own]
         target = most if kind == "strata" else None
-        what = f"{NAMES[kind]}, last arrival to all released"
+        what = f"{TITLES[kind]}, last arrival to all released"
         rows.append(Row(what, statistics.median(medians), min(medians), "ms", target))
     return rows
 
 
-def _play(server: Running, count: int, rounds: int, releases: int) -> tuple[float, list[float]]:
+def _play(meeting: "_Meeting", count: int, rounds: int, releases: int) -> tuple[float, list[float]]:
     """Rounds a second, one after the other; and seconds from the last arrival on, when the others have waited."""
-    made: dict[str, type[_Meeting]] = {"tcpstore": _StoreMeeting, "etcd": _EtcdMeeting}
-    meeting = made.get(server.kind, _GrpcMeeting)(server, count)
     script = meeting.script
     meeting.meet()
     script.note()
@@ -104,7 +105,11 @@ class _GrpcMeeting(_Meeting):
         self.script = Script(server.address, count, HELLO)
         self._kind, self._count, self._arrival = server.kind, count, 0
         path = calls.path(server.kind, "WaitBarrier")
-        self._calls = [Calls(path) for _ in range(count)]
+        self._calls = [Calls(path, self._watch(number)) for number in range(count)]
+
+    def _watch(self, number: int) -> tuple[str, bytes] | None:
+        """What else is open on a connection, and the first message there."""
+        return None
 
     def meet(self, pause: float = 0.0) -> None:
         self._arrival += 1
@@ -114,6 +119,19 @@ class _GrpcMeeting(_Meeting):
                 self.script.note()
             self.script.send(number, own.request(calls.arrive(self._kind, number, self._arrival, self._count)))
         self.script.all_answered()
+
+
+class _StreamingMeeting(_GrpcMeeting):
+    """The same, while each worker's heartbeats come on a stream beside."""
+
+    def __init__(self, server: Running, count: int) -> None:
+        super().__init__(server, count)
+        for number, own in enumerate(self._calls):
+            self.script.send(number, own.opening)
+        self.script.all_told()  # the first answer
+
+    def _watch(self, number: int) -> tuple[str, bytes]:
+        return calls.path(self._kind, "HeartbeatStream"), calls.heartbeat(self._kind, number)
 
 
 class _EtcdMeeting(_Meeting):
@@ -166,6 +184,13 @@ class _StoreMeeting(_Meeting):
         script.send(last, StoreConnection.add(released) + wait)
         script.read(last, 8)
         script.all_bytes(1)
+
+
+_MEETINGS: dict[str, type[_Meeting]] = {
+    "tcpstore": _StoreMeeting,
+    "etcd": _EtcdMeeting,
+    STREAMING: _StreamingMeeting,
+}
 
 
 def _ten_thousand() -> Table:
