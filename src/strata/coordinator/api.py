@@ -141,10 +141,10 @@ def _too_often(callers: dict[str, Rate], request: Request) -> bool:
 
 
 def _body_bytes(request: Request) -> int:
-    """As it says itself; a body without a length may have any."""
-    said = request.headers.get("content-length")
-    if said is None:
-        return BODY_BYTES + 1 if "transfer-encoding" in request.headers else 0
+    """As it says itself; a body that comes in chunks may have any length, whatever is said beside."""
+    said = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers:
+        return BODY_BYTES + 1
     return int(said) if said.isdecimal() else BODY_BYTES + 1
 
 

@@ -280,13 +280,16 @@ def test_a_body_that_is_too_long_or_has_no_end_is_refused(guarded: CoordinatorPr
     code, _ = post(f"http://{guarded.http}/api/v1/jobs/x/stop", {"reason": "x" * 100_000}, TOKEN)
     assert code == 413
     host, _, port = guarded.http.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
-        raw.sendall(
-            b"POST /api/v1/jobs/x/stop HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer "
-            + TOKEN.encode()
-            + b"\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\n"
-        )
-        assert b" 413 " in raw.recv(4096)
+    for length in (b"", b"content-length: 5\r\n"):
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(
+                b"POST /api/v1/jobs/x/stop HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer "
+                + TOKEN.encode()
+                + b"\r\n"
+                + length
+                + b"transfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\n"
+            )
+            assert b" 413 " in raw.recv(4096)
     with socket.create_connection((host, int(port)), timeout=10) as raw:
         raw.sendall(b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n")
         assert raw.recv(4096)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431", b"HTTP/1.1 401")
