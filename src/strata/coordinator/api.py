@@ -5,6 +5,7 @@ that no page in a browser can press a button of a coordinator that was started w
 """
 
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,12 +16,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from strata.coordinator import metrics
 from strata.coordinator.auth import Tokens
 from strata.coordinator.events import EventView, event_id, index_of
 from strata.coordinator.paging import Key, page
-from strata.coordinator.streams import Watcher, is_known
+from strata.coordinator.streams import Watcher, index_after, is_known
 from strata.coordinator.views import (
     PULSE_SECONDS,
     BarriersView,
@@ -39,6 +41,8 @@ from strata.core.shapes import MAX_TEXT
 from strata.errors import Conflict, InvalidInput, NotFound, StrataError
 from strata.rpc import RpcError
 from strata.rpc.limits import Rate
+
+logger = logging.getLogger("strata.coordinator")
 
 ID = f"^{ID_PATTERN}$"
 OPEN_PATHS = ("/healthz", "/readyz")
@@ -306,7 +310,11 @@ def _add_stream(app: FastAPI, views: Views, tokens: Tokens) -> None:
         tags=["live"],
         summary="Changes as they happen, as server-sent events",
         response_class=StreamingResponse,
-        responses=_WRONG | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        responses=_WRONG
+        | {
+            200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            503: {"model": Problem, "description": "The coordinator is shutting down, or too many watch already."},
+        },
     )
     async def stream(
         request: Request,
@@ -319,29 +327,51 @@ def _add_stream(app: FastAPI, views: Views, tokens: Tokens) -> None:
         if job is not None:
             views.hub.machine.state.job(job)
         given = request.headers.get("authorization")
-        told = _stream(views, job, last_event_id or after, lambda: tokens.accept(given))
-        return StreamingResponse(told, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return _Live(views, job, last_event_id or after, lambda: tokens.accept(given))
 
 
-async def _stream(views: Views, job: str | None, last: str, is_welcome: Callable[[], bool]) -> AsyncIterator[bytes]:
-    hub = views.hub
-    snapshot = b""
-    if not is_known(hub, last):
-        last = event_id(hub.machine.state.term, hub.machine.index - 1)
-        snapshot = _sent("snapshot", views.dashboard(job, PAGE_MOST), last)
-    watcher = Watcher(hub, last, job or "")
-    try:
-        if snapshot:
+class _Live(StreamingResponse):
+    """What happens, to one who watches. That there is no room for one more is told before anything is sent."""
+
+    def __init__(self, views: Views, job: str | None, last: str, is_welcome: Callable[[], bool]) -> None:
+        self._views, self._job, self._is_welcome = views, job, is_welcome
+        hub = views.hub
+        after, opening = index_after(hub, last), b""
+        if not is_known(hub, last):
+            # What is on its way to the disk is in the snapshot, and is waited for with it.
+            after = hub.machine.index - 1
+            opening = _sent("snapshot", views.dashboard(job, PAGE_MOST), event_id(hub.machine.state.term, after))
+        self._watcher = Watcher(hub, after, job or "")
+        super().__init__(self._told(opening), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._watcher.close()
+
+    async def _told(self, opening: bytes) -> AsyncIterator[bytes]:
+        """Ends when the reader fell behind or the coordinator goes: whoever comes again says where it was."""
+        try:
+            async for each in self._live(opening):
+                yield each
+        except RpcError as error:
+            logger.info("a reader of the live stream is let go: %s", error)
+
+    async def _live(self, opening: bytes) -> AsyncIterator[bytes]:
+        hub = self._views.hub
+        if opening:
             await hub.settled()
-            yield snapshot
-        while not hub.closing.is_set() and is_welcome():
-            for event in await watcher.some(PULSE_SECONDS):
+            yield opening
+        due = hub.clock() + PULSE_SECONDS
+        while not hub.closing.is_set() and self._is_welcome():
+            for event in await self._watcher.some(max(0.0, due - hub.clock())):
                 yield _sent("event", event, event.id)
-            pulse = _sent("pulse", views.pulse(job))
-            await hub.settled()
-            yield pulse
-    finally:
-        watcher.close()
+            if hub.clock() >= due:
+                due = hub.clock() + PULSE_SECONDS
+                pulse = _sent("pulse", self._views.pulse(self._job))
+                await hub.settled()
+                yield pulse
 
 
 def _sent(kind: str, value: object, event: str = "") -> bytes:

@@ -162,38 +162,36 @@ def check_welcome(hub: Hub, still_welcome: Callable[[Call], bool], call: Call) -
 
 
 class Watcher:
-    """Events for one who watches: those after the one with this id that are still kept, then those that happen.
+    """Events for one who watches: those kept that come after this index of the journal, then those that happen.
 
-    "" begins with what comes next. A reader that falls too far behind is told so, and costs nothing more.
+    A reader that falls too far behind is told so, and costs nothing more.
     """
 
-    def __init__(self, hub: Hub, after: str, job: str = "") -> None:
+    def __init__(self, hub: Hub, after: int, job: str = "") -> None:
         if len(hub.watchers) >= WATCHERS_MOST:
-            raise RpcError(Status.RESOURCE_EXHAUSTED, f"{WATCHERS_MOST:,} watch already")
-        self._hub, self._job = hub, job
+            raise RpcError(Status.RESOURCE_EXHAUSTED, f"{WATCHERS_MOST:,} watch already: try again when one has left")
+        self._hub, self._after, self._job = hub, after, job
         self._unheard: deque[EventView] = deque()
         self._news = asyncio.Event()
         self._behind = False
-        self._last = -1
-        if after:
-            last = index_of(after) if is_known(hub, after) else None
-            self._last = -1 if last is None else last
-            self._hear(list(hub.history))
+        self._hear(list(hub.history))
         hub.watchers.add(self._hear)
 
     def close(self) -> None:
         self._hub.watchers.discard(self._hear)
 
     def _hear(self, entries: list[Entry]) -> None:
+        """None at all: somebody should look up. What is not for this one wakes nobody."""
         for entry in entries:
-            event = event_of(entry)
-            if event is not None and entry.index > self._last and self._job in ("", event.job_id):
+            event = event_of(entry) if entry.index > self._after else None
+            if event is not None and self._job in ("", event.job_id):
                 self._unheard.append(event)
         if len(self._unheard) > UNHEARD_MOST:
             self._behind = True
             self._unheard.clear()
             self.close()
-        self._news.set()
+        if self._unheard or self._behind or not entries:
+            self._news.set()
 
     async def some(self, seconds: float | None = None) -> list[EventView]:
         """What there is, as soon as there is any; nothing when so long has passed, or somebody should look up."""
@@ -211,6 +209,15 @@ class Watcher:
         found = list(self._unheard)
         self._unheard.clear()
         return found
+
+
+def index_after(hub: Hub, event: str) -> int:
+    """Where one goes on who was last told of this event: from the first that is kept, if it is not known any more.
+    "" is what comes next."""
+    if not event:
+        return hub.durable - 1
+    index = index_of(event)
+    return -1 if index is None or not is_known(hub, event) else index
 
 
 def is_known(hub: Hub, event: str) -> bool:
@@ -232,7 +239,7 @@ async def watch_events(
             check_id(request.job_id, "job_id")
         except StrataError as error:
             raise to_rpc(error) from error
-    watcher = Watcher(hub, request.after, request.job_id)
+    watcher = Watcher(hub, index_after(hub, request.after), request.job_id)
     try:
         while True:
             found = await watcher.some()

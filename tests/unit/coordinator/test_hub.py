@@ -280,7 +280,7 @@ def test_whatever_ends_the_journals_thread_is_told(tmp_path: Path) -> None:
 
 def test_a_reader_that_does_not_read_costs_no_more_than_it_may(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        watcher, other = Watcher(hub, ""), Watcher(hub, "")
+        watcher, other = Watcher(hub, hub.durable - 1), Watcher(hub, hub.durable - 1)
         entry = Entry(10**6, 1, 0.0, TermStarted(1))
         for _ in range(3):
             for each in list(hub.watchers):

@@ -1,6 +1,7 @@
 """What is sent unasked: who is woken by which record, and what one who watches is told."""
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,9 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from strata.coordinator import translate
+from strata.coordinator import streams, translate
+from strata.coordinator.api import _Live
 from strata.coordinator.hub import Hub
-from strata.coordinator.streams import _QUIET, Pushes
+from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
+from strata.coordinator.streams import _QUIET, Pushes, Watcher
+from strata.coordinator.views import PULSE_SECONDS, Views
 from strata.core import records
 from strata.core.effects import Errand
 from strata.core.errands import errands_for
@@ -18,6 +22,7 @@ from strata.core.events import BarrierArrived, HeartbeatReceived
 from strata.core.machine import Machine
 from strata.core.volatile import JobVolatile
 from strata.errors import StrataError
+from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
 from tests.unit.coordinator.hubs import SlowJournal, register, run
 from tests.unit.core.test_replay_hashseed import scenario
@@ -109,10 +114,10 @@ def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monk
         who = {name: register(hub, name).incarnation for name in ("a", "b", "c")}
         await hub.settled()
         pushes = Pushes(hub, lambda call: True)
-        streams = [_Stream(pushes, hub, name, incarnation) for name, incarnation in who.items()]
-        for stream in streams:
+        opened = [_Stream(pushes, hub, name, incarnation) for name, incarnation in who.items()]
+        for stream in opened:
             await anext(stream.answers)
-        following = [asyncio.ensure_future(anext(stream.answers)) for stream in streams]
+        following = [asyncio.ensure_future(anext(stream.answers)) for stream in opened]
         for arrival in range(1, 4):
             for name in ("a", "b"):
                 hub.ask(BarrierArrived("job", name, who[name], "sync", arrival, arrival - 1, 2))
@@ -121,8 +126,92 @@ def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monk
         generations = [pb.HeartbeatResponse.FromString(told).generation for told in await asyncio.gather(*following)]
         assert generations == [hub.machine.state.jobs["job"].world.generation] * 3
         assert sorted(looked) == ["a", "b", "c"], "once each, for the newcomer"
-        for stream in streams:
+        for stream in opened:
             await stream.answers.aclose()
 
     monkeypatch.setattr(Pushes, "_pushed", pushed)
+    run(tmp_path, work)
+
+
+def _views(hub: Hub) -> Views:
+    return Views(hub, RequestStats(), BarrierStats(), JournalStats(), version="0")
+
+
+def _kinds(sent: list[bytes]) -> list[str]:
+    return re.findall(r"^event: (.+)$", b"".join(sent).decode(), re.MULTILINE)
+
+
+def test_one_who_watches_a_job_is_not_woken_by_another(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        watcher = Watcher(hub, hub.durable - 1, "another")
+        waiting = asyncio.ensure_future(watcher.some())
+        for name in ("a", "b", "c"):
+            register(hub, name)
+            await hub.settled()
+        assert not watcher._news.is_set()
+        hub.wake_watchers()
+        assert await waiting == []
+        watcher.close()
+
+    run(tmp_path, work)
+
+
+def test_a_pulse_comes_when_it_is_due_however_much_happens(tmp_path: Path) -> None:
+    now = [1000.0]
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        live = _Live(_views(hub), None, "", lambda: True)
+        sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
+        heard = [await anext(sent)]
+        for number in range(20):
+            register(hub, f"w{number}")
+            await hub.settled()
+            heard += [await anext(sent) for _ in range(3 if number == 0 else 1)]
+        assert _kinds(heard) == ["snapshot", *["event"] * 22]
+        now[0] += PULSE_SECONDS
+        assert _kinds([await anext(sent)]) == ["pulse"]
+        live._watcher.close()
+
+    run(tmp_path, work, clock=lambda: now[0])
+
+
+def test_a_snapshot_is_not_followed_by_what_it_holds(tmp_path: Path) -> None:
+    """Whatever was on its way to the disk when it was made."""
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        for number in range(20):
+            register(hub, f"w{number}")
+        await hub.settled()
+        journal.may_write.clear()
+        register(hub, "late")
+        live = _Live(_views(hub), None, "", lambda: True)
+        journal.may_write.set()
+        sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
+        assert b"late" in (first := await anext(sent))
+        assert _kinds([first]) == ["snapshot"]
+        register(hub, "next")
+        told = await anext(sent)
+        assert _kinds([told]) == ["event"]
+        assert b'"worker_id":"next"' in told
+        live._watcher.close()
+
+    run(tmp_path, work)
+
+
+def test_one_too_many_is_refused_at_once_and_one_that_falls_behind_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        monkeypatch.setattr(streams, "WATCHERS_MOST", len(hub.watchers) + 1)
+        monkeypatch.setattr(streams, "UNHEARD_MOST", 2)
+        live = _Live(_views(hub), None, "", lambda: True)
+        sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
+        assert _kinds([await anext(sent)]) == ["snapshot"]
+        with pytest.raises(RpcError, match="watch already"):
+            _Live(_views(hub), None, "", lambda: True)
+        register(hub, "a")
+        await hub.settled()
+        assert [each async for each in sent] == []
+        assert _Live(_views(hub), None, "", lambda: True), "there is room again"
+
     run(tmp_path, work)
