@@ -20,37 +20,61 @@ from strata.rpc import ServerTls
 from strata.rpc.addresses import join_address, split_address
 
 CONNECTIONS = 4096
+"""Of which the longest waiting give way when more come."""
 IDLE_SECONDS = 15
+STALLED_SECONDS = 20
 HEADER_BYTES = 32 << 10
 STOP_SECONDS = 2
 
 
 class _Impatient(H11Protocol):
-    """A connection on which nothing is asked, or not to the end, is closed after a while: the first time or later."""
+    """A connection has a while to ask something to the end, from when it was made or last answered; and a while to take
+    anything at all of an answer. Bytes that come slowly are no request, and make no time good."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._heard = asyncio.get_running_loop().time()
+        self._since = self._taken = self.loop.time()
+        self._unsent = 0
         self._look_later()
-
-    def data_received(self, data: bytes) -> None:
-        self._heard = asyncio.get_running_loop().time()
-        super().data_received(data)
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS:
+            self._make_room()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._looking.cancel()
         super().connection_lost(error)
 
-    def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(IDLE_SECONDS / 3, self._close_if_idle)
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
 
-    def _close_if_idle(self) -> None:
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the client has still to ask, or to end what it asks."""
         asked: Any = self.cycle
-        idle = asked is None or asked.response_complete
-        if idle and asyncio.get_running_loop().time() - self._heard >= IDLE_SECONDS:
+        return asked is None or asked.response_complete or (asked.more_body and not asked.response_started)
+
+    def _make_room(self) -> None:
+        """For several at once: to look for those who wait takes longer than to take one more. Who comes to find out
+        whether this lives is the last to go; there is no room only if all the others are being answered."""
+        others: Any = self.connections - {self}
+        waiting = sorted((each for each in others if each._is_waiting), key=lambda each: each._since)
+        for each in waiting[: max(1, CONNECTIONS // 16)] or [self]:
+            self.connections.discard(each)
+            each.transport.abort()
+
+    def _look_later(self) -> None:
+        self._looking = self.loop.call_later(IDLE_SECONDS / 3, self._look)
+
+    def _look(self) -> None:
+        now, unsent = self.loop.time(), self.transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._taken = unsent, now
+        if now - self._taken >= STALLED_SECONDS:
+            self.transport.abort()  # to close it would be to wait until it is read
+            return
+        if self._is_waiting and now - self._since >= IDLE_SECONDS:
             self.transport.close()
-        else:
-            self._look_later()
+        self._look_later()
 
 
 class _Server(uvicorn.Server):
@@ -90,7 +114,6 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             h11_max_incomplete_event_size=HEADER_BYTES,
