@@ -118,25 +118,20 @@ def _announce(settings: Any, started: Any, log_format: str) -> None:
                     "jobs": started.jobs,
                     "workers": started.workers,
                     "records_replayed": started.records_replayed,
+                    "guard": _protection(settings),
                 }
             },
         )
         return
     scheme = "http" if settings.tls is None else "https"
     found = "nothing yet: a fresh start" if not started.jobs else f"{started.jobs} jobs, {started.workers} workers"
-    guards = ["a token"] if settings.tokens else []
-    if settings.tls is not None:
-        guards.append("client certificates" if settings.tls.client_ca else "TLS")
-    if not settings.tokens and (settings.tls is None or not settings.tls.client_ca):
-        guards.append("no token: anybody who reaches it may use it")
-    protection = ", ".join(guards)
     lines = [
         f"[bold]Strata coordinator[/] {__version__}, term {started.term}",
         f"  gRPC    {started.address}" + (" (grpcio)" if settings.rpc == "grpcio" else ""),
         *([f"  HTTP    {scheme}://{started.http}/api/dashboard"] if started.http else []),
         f"  state   {settings.state_dir.absolute()}: {found} ({started.records_replayed} records read in "
         f"{started.seconds:.2f} s)",
-        f"  guard   {protection}",
+        f"  guard   {_protection(settings)}",
         f"  leases  {settings.policy.lease_seconds:g} s, a heartbeat every {settings.policy.heartbeat_seconds:g} s",
         "  Ctrl-C or SIGTERM stops it in good order",
     ]
@@ -144,6 +139,15 @@ def _announce(settings: Any, started: Any, log_format: str) -> None:
     for line in lines:
         console.print(line)
     sys.stdout.flush()
+
+
+def _protection(settings: Any) -> str:
+    guards = ["a token"] if settings.tokens else []
+    if settings.tls is not None:
+        guards.append("client certificates" if settings.tls.client_ca else "TLS")
+    if not settings.tokens and (settings.tls is None or not settings.tls.client_ca):
+        guards.append("no token: anybody who reaches it may use it")
+    return ", ".join(guards)
 
 
 def _set_up_logging(form: str) -> None:

@@ -41,6 +41,8 @@ def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, a
             f"  {each['workers']} of {each['world_size']} workers, generation {each['generation']}, {_latest(each)}",
             soft_wrap=True,
         )
+    if "jobs" in told["cut"]:
+        console.print(f"only the first {len(told['jobs']):,} jobs are shown: see --job")
 
 
 def _latest(job: Any) -> str:
@@ -128,22 +130,28 @@ def events(
     past = api.pages("/api/v1/events", limit, job=job) if limit else []
     for each in reversed(past):
         _tell(each, as_json)
-    if not follow:
-        return
-    last = past[0]["id"] if past else ""
-    lost_at: float | None = None
+    if follow:
+        _follow(api, job, past[0]["id"] if past else "", as_json)
+
+
+def _follow(api: Api, job: str | None, last: str, as_json: bool) -> None:
+    """For ever: it may restart, and goes on where we were. Why nothing is heard is said once, and after a while it ends
+    with that."""
+    heard_at, said = time.monotonic(), ""
     while True:
         try:
             for kind, each in api.stream("/api/v1/stream", job=job, after=last):
-                lost_at = None
+                heard_at, said = time.monotonic(), ""
                 if kind == "event":
                     _tell(each, as_json)
                     last = each["id"]
-        except StrataError:
-            if lost_at is not None and time.monotonic() - lost_at > PATIENCE_SECONDS:
+        except StrataError as error:
+            if time.monotonic() - heard_at > PATIENCE_SECONDS:
                 raise
-        lost_at = lost_at or time.monotonic()
-        time.sleep(0.5)  # it restarts, and goes on where we were
+            if str(error) != said:
+                said = str(error)
+                typer.echo(f"{said} (trying again for {PATIENCE_SECONDS:.0f} s)", err=True)
+        time.sleep(0.5)
 
 
 def _tell(event: Any, as_json: bool) -> None:
