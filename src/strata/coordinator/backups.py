@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from strata.coordinator.journal import (
     batches,
     check_schema,
     create_private,
+    files_of,
     locked,
     opened_for_reading,
     snapshots,
@@ -34,50 +35,59 @@ TERMS_SKIPPED, NUMBERS_SKIPPED = 1000, 1_000_000
 
 def backup(state_dir: Path, target: Path) -> None:
     """Copy the journal as it is at one instant to a file, beside a running coordinator too."""
-    partial = target.with_name(f"{target.name}.partial")
     with closing(opened_for_reading(state_dir)) as source:
-        if target.exists():
-            raise JournalError(f"{target} exists already: a backup is never overwritten")
-        partial.unlink(missing_ok=True)
+        if there := files_of(target):
+            raise JournalError(f"{there[0]} exists already: a backup is never overwritten")
         try:
-            create_private(partial)
-            with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+            with _staged(target) as copy:
                 source.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE")
-            _synced(partial)
-            os.rename(partial, target)
-            _synced(target.parent)
         except (sqlite3.Error, OSError) as error:
-            partial.unlink(missing_ok=True)
             raise JournalError(f"cannot write the backup {target}: {error}") from error
 
 
 def restore(source: Path, state_dir: Path) -> None:
-    """Put a backup where a coordinator will find it; the folder must not hold a journal."""
+    """Put a backup where a coordinator will find it; the folder must not hold a journal, nor the logs of one."""
     if not source.is_file():
         raise JournalError(f"there is no backup {source}")
     lock = locked(state_dir)
-    partial = state_dir / f"{FILE}.partial"
     try:
-        if (state_dir / FILE).exists():
-            raise JournalError(f"{state_dir} holds a journal already: move it away first")
-        partial.unlink(missing_ok=True)
-        create_private(partial)
+        if there := files_of(state_dir / FILE):
+            listed = ", ".join(file.name for file in there)
+            raise JournalError(f"{state_dir} holds a journal already: move it away first, all its files ({listed})")
         with (
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup_,
-            closing(sqlite3.connect(partial, isolation_level=None)) as copy,
+            _staged(state_dir / FILE) as copy,
         ):
             check_schema(backup_, source)
             backup_.backup(copy)
             _skip_ahead(copy)
-        _synced(partial)
-        os.rename(partial, state_dir / FILE)
-        _synced(state_dir)
     except (sqlite3.Error, OSError) as error:
         raise JournalError(f"cannot restore {source}: {error}") from error
     finally:
-        partial.unlink(missing_ok=True)
         filelock.close(lock)
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[sqlite3.Connection]:
+    """A database that has another name until all of it is durable in one file. What a crash left of an earlier one is
+    removed first, with its logs: SQLite would lay them over this one."""
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        _remove(partial)
+        create_private(partial)
+        with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
+            yield copy
+            copy.execute("PRAGMA journal_mode=DELETE")
+        _synced(partial)
+        os.rename(partial, target)
+        _synced(target.parent)
+    finally:
+        _remove(partial)
+
+
+def _remove(database: Path) -> None:
+    for file in files_of(database):
+        file.unlink()
 
 
 def _skip_ahead(database: sqlite3.Connection) -> None:

@@ -3,6 +3,9 @@
     state-dir/lock             held by the coordinator that runs
     state-dir/journal.begun    there once there is a journal, so that one that is lost is no fresh start
     state-dir/journal.sqlite3  batches of records, in order and without a gap, and snapshots of the state they lead to
+    state-dir/journal.sqlite3-wal, -shm, -journal
+                               SQLite's logs, which stay behind when the coordinator is killed: the end of the journal
+                               may be in them alone, and SQLite lays them over whatever file has that name
 
 The law: an index is written once. A batch is one transaction with one fsync; if that fails, the journal is closed for
 good, since nobody knows what reached the disk: only reading it again tells. All methods block, and belong to one
@@ -28,6 +31,7 @@ from strata.storage import filelock
 from strata.storage.mounts import NETWORK, mount_of, read_mountinfo
 
 FILE = "journal.sqlite3"
+LOGS = ("-wal", "-shm", "-journal")
 BEGUN = "journal.begun"
 SCHEMA = 1
 APPLICATION = 0x53545241
@@ -221,7 +225,23 @@ def opened_for_reading(state_dir: Path) -> sqlite3.Connection:
     return database
 
 
+def files_of(file: Path) -> list[Path]:
+    """What is there of a database: its file, and the logs that belong to that very file."""
+    named = [file, *(file.with_name(f"{file.name}{ending}") for ending in LOGS)]
+    return [path for path in named if path.exists()]
+
+
+def _check_not_orphaned(file: Path) -> None:
+    """SQLite deletes a log whose file is empty, and what is durable may be in that log alone."""
+    if not file.exists() and (logs := files_of(file)):
+        raise JournalError(
+            f"{file} is gone, but not its logs ({', '.join(log.name for log in logs)}). Put the file back; or move "
+            "the logs away, and restore a backup with `strata state restore`"
+        )
+
+
 def _opened(file: Path) -> sqlite3.Connection:
+    _check_not_orphaned(file)
     try:
         create_private(file)
         database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)

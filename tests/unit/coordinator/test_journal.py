@@ -1,7 +1,10 @@
 """The journal: what was appended is there, whole and in order; what is damaged or another's is refused in words."""
 
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -266,6 +269,78 @@ def test_nothing_is_overwritten_by_a_backup_or_a_restore(tmp_path: Path) -> None
     with pytest.raises(JournalError, match="not a database"):
         backups.restore(tmp_path / "text", tmp_path / "new")
     assert not (tmp_path / "new" / FILE).exists()
+
+
+def write_and_die(folder: Path) -> None:
+    Journal(folder).append(0, 1, story().records)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_logs(folder: Path) -> None:
+    """A coordinator that was killed leaves SQLite's logs behind, and in them what it wrote."""
+    program = f"from {__name__} import *; write_and_die(Path({str(folder)!r}))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_restore_is_not_overlaid_with_the_log_of_the_journal_before(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    write(tmp_path / "former", story().records[:5])
+    backups.backup(tmp_path / "former", tmp_path / "backup")
+    leave_logs(state)
+    with pytest.raises(JournalError, match=rf"all its files \({FILE}, {FILE}-wal, {FILE}-shm\)"):
+        backups.restore(tmp_path / "backup", state)
+    (state / FILE).rename(tmp_path / "aside")
+    with pytest.raises(JournalError, match=rf"all its files \({FILE}-wal, {FILE}-shm\)"):
+        backups.restore(tmp_path / "backup", state)
+    for ending in ("-wal", "-shm"):
+        (state / f"{FILE}{ending}").rename(tmp_path / f"aside{ending}")
+    backups.restore(tmp_path / "backup", state)
+    assert read(state).index == 5 + len(["TermStarted", "HistoryLost"])
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-shm", "-journal"])
+def test_no_journal_begins_or_is_put_beside_a_log_without_its_file(tmp_path: Path, ending: str) -> None:
+    write(tmp_path / "former", story().records)
+    backups.backup(tmp_path / "former", tmp_path / "backup")
+    log = tmp_path / "state" / f"{FILE}{ending}"
+    log.parent.mkdir()
+    log.write_bytes(b"the end of a journal")
+    with pytest.raises(JournalError, match=f"is gone, but not its logs \\({log.name}\\)"):
+        Journal(log.parent)
+    with pytest.raises(JournalError, match="move it away first"):
+        backups.restore(tmp_path / "backup", log.parent)
+    assert log.read_bytes() == b"the end of a journal"
+    assert not (log.parent / FILE).exists()
+
+
+def test_a_log_is_of_use_again_once_its_file_is_back(tmp_path: Path) -> None:
+    leave_logs(tmp_path / "state")
+    (tmp_path / "state" / FILE).rename(tmp_path / "aside")
+    with pytest.raises(JournalError, match="Put the file back"):
+        Journal(tmp_path / "state")
+    (tmp_path / "aside").rename(tmp_path / "state" / FILE)
+    assert read(tmp_path / "state").digest() == story().machine.digest()
+
+
+def test_what_a_crash_left_of_a_restore_is_not_laid_over_the_next(tmp_path: Path) -> None:
+    write(tmp_path / "former", story().records[:5])
+    backups.backup(tmp_path / "former", tmp_path / "backup")
+    leave_logs(tmp_path / "other")
+    state = tmp_path / "state"
+    state.mkdir()
+    for ending in ("", "-wal", "-shm"):
+        (tmp_path / "other" / f"{FILE}{ending}").rename(state / f"{FILE}.partial{ending}")
+    backups.restore(tmp_path / "backup", state)
+    assert read(state).index == 5 + len(["TermStarted", "HistoryLost"])
+    assert not list(state.glob("*.partial*"))
+
+
+def test_a_backup_is_not_put_beside_a_log(tmp_path: Path) -> None:
+    write(tmp_path / "state", story().records)
+    (tmp_path / "backup-wal").write_bytes(b"of another")
+    with pytest.raises(JournalError, match="backup-wal exists already"):
+        backups.backup(tmp_path / "state", tmp_path / "backup")
 
 
 def test_records_of_a_batch_have_their_times_and_terms(tmp_path: Path) -> None:
