@@ -12,6 +12,7 @@ from strata.cli.ckpt_place import Yes
 from strata.cli.data_place import Dataset, Format, Job, Paths, counting, job_named, one_or_all, registry_at
 from strata.cli.drawing import GAP, fitted, meter, open_console, percent
 from strata.cli.remote import Json, Url
+from strata.core.paths import shown
 from strata.data.paths import read
 from strata.data.registered import RegisteredDataset, default_shard_size
 from strata.errors import Conflict, NotFound
@@ -109,8 +110,8 @@ def document(dataset: RegisteredDataset) -> dict[str, Any]:
 
 
 def told_path(path: str) -> str:
-    """In one line."""
-    first, *others = path.split("\n")
+    """In one line, without what may be secret."""
+    first, *others = shown(path).split("\n")
     return printable(first) + (f" and {len(others):,} more" if others else "")
 
 

@@ -3,7 +3,6 @@
 Everything is worked out when somebody looks. Instants are told as seconds ago, since only this process knows its clock.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +16,12 @@ from strata.coordinator.stats import BarrierStats, JournalStats, PastBarrier, Re
 from strata.core.barriers import missing_from
 from strata.core.explanations import explain
 from strata.core.lineages import head
+from strata.core.paths import shown
 from strata.core.state import Attempt, Dataset, Job, Member
 from strata.core.volatile import OpenRound, Vitals
 from strata.texts import printable
 
 T = TypeVar("T")
-
-_CREDENTIALS = re.compile(r"://.*@|\?.*")
-"""Of a URL: what is before the last @, and what is asked for behind it."""
 
 MISSING_SHOWN = 16
 EVENTS_SHOWN = 100
@@ -427,7 +424,7 @@ def _dataset(job: Job, dataset: Dataset) -> DatasetView:
         dataset.order,
         dataset.strategy,
         dataset.format,
-        _CREDENTIALS.sub(lambda hit: "://***@" if "@" in hit[0] else "?***", dataset.path),
+        shown(dataset.path),
     )
 
 

@@ -8,6 +8,7 @@ from strata.core.effects import DatasetInfo, Done, EpochNow
 from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested, Position
 from strata.core.ids import check_id, check_int
 from strata.core.ownership import STRATEGIES
+from strata.core.paths import shown
 from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
 from strata.core.state import Dataset, Job, Proof, State, check_job_count
 from strata.core.turn import Rules, Turn
@@ -91,10 +92,15 @@ def _differences(known: Dataset, event: DatasetRegisterRequested) -> list[str]:
     names = ["total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order"]
     names += ["fingerprint"] if known.fingerprint and event.fingerprint else []  # both have looked
     return [
-        f"{name} was {getattr(known, name)!r}, is {getattr(event, name)!r}"
+        f"{name} was {_told(name, known)}, is {_told(name, event)}"
         for name in names
         if getattr(known, name) != getattr(event, name)
     ]
+
+
+def _told(name: str, of: Dataset | DatasetRegisterRequested) -> str:
+    """Whoever is told may write it into a log."""
+    return repr(shown(of.path) if name == "path" else getattr(of, name))
 
 
 @rules.handles(DatasetRemoveRequested)

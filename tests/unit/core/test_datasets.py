@@ -106,6 +106,15 @@ def test_registering_a_different_dataset_is_a_conflict_that_names_the_difference
     assert cluster.machine.snapshot() == before
 
 
+def test_a_conflict_tells_nothing_that_is_secret_in_a_path() -> None:
+    cluster = Cluster()
+    cluster.add_dataset(path="s3://key:secret@bucket/a")
+    with pytest.raises(Conflict, match=r"path was 's3://\*\*\*@bucket/a', is 'https://host/b\?\*\*\*'"):
+        cluster.add_dataset(path="https://host/b?sig=secret")
+    cluster.add_dataset(path="https://host/b?sig=secret", replaces=1)
+    assert "secret" not in cluster.records[-1].reason
+
+
 def test_a_new_version_starts_at_epoch_0_with_nothing_consumed() -> None:
     cluster, (w0,) = affinity_world(1)
     report(cluster, w0, {0: 10})
