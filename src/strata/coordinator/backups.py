@@ -30,7 +30,7 @@ from strata.core.state import Job
 from strata.storage import filelock
 
 TERMS_SKIPPED, NUMBERS_SKIPPED = 1000, 1_000_000
-"""Starts of a coordinator, and processes, generations and saves of a job, that a backup may be behind by."""
+"""Starts of a coordinator, and of whatever has a number in a job, that a backup may be behind by."""
 
 
 def backup(state_dir: Path, target: Path) -> None:
@@ -95,9 +95,8 @@ def _skip_ahead(database: sqlite3.Connection) -> None:
     have been given is given again."""
     state = replayed(Reading(database)).machine.state
     records: list[Record] = [TermStarted(state.term + TERMS_SKIPPED)]
-    records += [
-        HistoryLost(name, NUMBERS_SKIPPED, "the state was restored from a backup") for name in sorted(state.jobs)
-    ]
+    why = "the state was restored from a backup"
+    records += [HistoryLost(name, NUMBERS_SKIPPED, why, NUMBERS_SKIPPED) for name in sorted(state.jobs)]
     append(database, state.index, state.term, records)
 
 

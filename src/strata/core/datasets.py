@@ -41,7 +41,7 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
     if known is None:
         check_job_count(turn.state, event.job)
     if known is None or differs:
-        version = job.dataset_versions.get(event.dataset, 0) + 1
+        version = job.dataset_versions.get(event.dataset, job.versions_skipped) + 1
         turn.opened(event.job)
         turn.record(
             DatasetRegistered(

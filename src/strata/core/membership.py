@@ -404,6 +404,10 @@ def apply_history_lost(state: State, record: HistoryLost) -> None:
     job.world.generation += record.skipped
     job.next_attempt += record.skipped
     job.next_round += record.skipped
+    job.points += record.further
+    job.next_request += record.further
+    job.versions_skipped += record.further
+    job.dataset_versions = {name: version + record.further for name, version in job.dataset_versions.items()}
 
 
 @rules.applies(WorldDeclared)

@@ -82,10 +82,13 @@ class WorkersForgotten(JobRecord, frozen=True):
 
 
 class HistoryLost(JobRecord, frozen=True):
-    """This history goes on from an older state: numbers that were given out meanwhile are skipped."""
+    """This history goes on from an older state: numbers that were given out meanwhile are skipped. `skipped` is of
+    processes, generations, saves and rounds; `further` of recovery points, requests for a save and versions of
+    datasets, of which older journals skip none."""
 
     skipped: int
     reason: str
+    further: int = 0
 
 
 class WorldDeclared(JobRecord, frozen=True):

@@ -313,6 +313,8 @@ class Job(msgspec.Struct):
     next_round: int = 1
     datasets: dict[str, Dataset] = {}
     dataset_versions: dict[str, int] = {}
+    versions_skipped: int = 0
+    """Where the versions of a dataset begin that is not known yet: a history that was lost may have known it."""
     attempts: dict[int, Attempt] = {}
     next_attempt: int = 1
     unsettled: list[int] = []

@@ -210,6 +210,10 @@ def test_a_backup_is_the_state_of_one_instant_beside_a_running_coordinator(tmp_p
     assert there.world.next_incarnation > here.world.next_incarnation + 1000, "no number is given twice"
     assert there.world.generation > here.world.generation + 1000
     assert there.next_attempt > here.next_attempt + 1000
+    assert there.points > here.points + 1000
+    assert there.next_request > here.next_request + 1000
+    assert there.versions_skipped > 1000
+    assert there.dataset_versions["images"] > here.dataset_versions["images"] + 1000
 
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from strata.core import events
+from strata.core import codec, events
 from strata.core.effects import BreakBarrier, Done, Registered
-from strata.core.events import DrainRequested, Event, SaveRequested, WorkerEvent
+from strata.core.events import DrainRequested, Event, ProgressReported, SaveRequested, WorkerEvent
 from strata.core.ids import MAX_COUNT
-from strata.core.records import WorkerLost
+from strata.core.machine import Machine
+from strata.core.records import BarrierReleased, HistoryLost, WorkerLost
 from strata.core.settings import JobSettings, Policy
 from strata.core.views import View
-from strata.errors import Expired, InvalidInput, NotFound, Refused, Superseded
+from strata.errors import Expired, InvalidInput, NotFound, Refused, StaleGeneration, Superseded
 from tests.unit.core.cluster import JOB, Cluster
 
 LEASE = Policy().lease_seconds
@@ -687,3 +689,72 @@ def test_configuring_a_job_as_it_is_changes_nothing() -> None:
     assert cluster.machine.snapshot() == before
     cluster.configure(barriers="fail")
     assert cluster.replay().state.jobs[JOB].settings == JobSettings()
+
+
+# -- a history that was lost -----------------------------------------------------------------------------------------
+
+
+def go_back(cluster: Cluster, kept: int) -> None:
+    """The coordinator comes back with the journal as it was after so many records."""
+    cluster.records = [*cluster.records[:kept], HistoryLost(JOB, 1000, "restored", 1000)]
+    cluster.machine = Machine(cluster.policy)
+    for record in cluster.records:
+        cluster.machine.apply(record)
+    cluster.restart()
+
+
+def test_no_number_of_a_lost_history_is_given_again() -> None:
+    cluster = Cluster()
+    (w0,) = cluster.world(1)
+    cluster.add_dataset()
+    point = cluster.recover(w0)
+    kept = len(cluster.records)
+    lost = numbers(cluster, w0, point.generation)
+    go_back(cluster, kept)
+    found = numbers(cluster, w0, None)
+    assert all(1000 < now > then for then, now in zip(lost, found, strict=True)), (lost, found)
+
+
+def numbers(cluster: Cluster, who: Registered, generation: int | None) -> list[int]:
+    """One of each kind that others are told, as they are given now."""
+    point = cluster.recover(who, generation)
+    request = cluster.send(SaveRequested(JOB, "before the night")).request
+    replaced = cluster.add_dataset(seed=1, replaces=1).version
+    added = cluster.add_dataset("sounds").version
+    attempt = cluster.begin(who, 1).attempt
+    cluster.arrive(who, "sync", expected=1)
+    (released,) = cluster.decided
+    assert isinstance(released, BarrierReleased)
+    newcomer = cluster.register("w0", rank=0, world_size=1)
+    versions = [replaced, added]
+    return [point.point, point.generation, request, *versions, attempt, released.round, newcomer.incarnation]
+
+
+def test_what_was_read_in_a_lost_history_is_not_taken_for_what_was_read_in_this_one() -> None:
+    cluster = Cluster()
+    (w0,) = cluster.world(1)
+    cluster.add_dataset()
+    first = cluster.recover(w0)
+    kept = len(cluster.records)
+    lost = cluster.recover(w0, first.generation)
+    go_back(cluster, kept)
+    cluster.recover(w0)
+    report: dict[str, Any] = {"dataset": "images", "version": 1, "epoch": 0, "cursors": {0: 10}}
+    with pytest.raises(StaleGeneration):
+        cluster.from_worker(ProgressReported, w0, point=lost.point, **report)
+    assert not cluster.dataset().consumed.count
+
+
+def test_a_journal_from_before_skips_what_it_skipped_then() -> None:
+    record = codec.decode_record(
+        msgspec.msgpack.encode({"type": "HistoryLost", "job": JOB, "skipped": 1000, "reason": "restored"})
+    )
+    cluster = Cluster()
+    (w0,) = cluster.world(1)
+    cluster.add_dataset()
+    cluster.recover(w0)
+    before = msgspec.to_builtins(cluster.job, enc_hook=repr)
+    cluster.machine.apply(record)
+    after = msgspec.to_builtins(cluster.job, enc_hook=repr)
+    changed = {name for name in after if before[name] != after[name]}
+    assert changed == {"world", "next_attempt", "next_round"}

@@ -140,7 +140,7 @@ def _come_and_go(cluster: Cluster) -> None:
     cluster.send(RegisterRequested("another-job", "solo", "n"))
     cluster.send(RegisterRequested("another-job", "solo", "n", ip="10.0.0.1", metadata={"zone": "a", "pool": "b"}))
     cluster.send(StopRequested("another-job"))
-    lost = HistoryLost("another-job", 1000, "restored")
+    lost = HistoryLost("another-job", 1000, "restored", 1000)
     cluster.machine.apply(lost)
     cluster.records.append(lost)
     cluster.send(DatasetRemoveRequested(JOB, "audio"))
