@@ -166,7 +166,7 @@ def on_abandoned(turn: Turn, record: CheckpointAbandoned) -> None:
 @rules.handles(SweepDue)
 def on_sweep(turn: Turn, event: SweepDue) -> None:
     """Nobody holds for ever: a proposal that not all answer is replaced, and in the end dropped."""
-    for name in sorted(turn.state.jobs):
+    for name in sorted(turn.volatile.astir):
         job = turn.state.jobs[name]
         if job.appointment is not None:
             _look_again(turn, job, job.appointment)

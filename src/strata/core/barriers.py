@@ -371,8 +371,8 @@ def on_world_changed(turn: Turn, record: WorkerJoined | WorkerDraining | Generat
 @rules.handles(SweepDue)
 def on_sweep(turn: Turn, event: SweepDue) -> None:
     """End the waits whose time ran out."""
-    for name in sorted(turn.volatile.jobs):
-        rounds = turn.volatile.jobs[name].rounds
+    for name in sorted(turn.volatile.astir):
+        rounds = turn.volatile.job(name).rounds
         for barrier in sorted(barrier for barrier, waiting in rounds.items() if waiting.deadline <= turn.now):
             job, waiting = turn.state.jobs[name], rounds[barrier]
             missing = missing_from(job, waiting)

@@ -357,7 +357,7 @@ def on_started(turn: Turn, event: CoordinatorStarted) -> None:
 @rules.handles(SweepDue)
 def on_sweep(turn: Turn, event: SweepDue) -> None:
     """Give up on attempts that take too long, naming who is missing."""
-    for name in sorted(turn.state.jobs):
+    for name in sorted(turn.volatile.astir):
         job, deadlines = turn.state.jobs[name], turn.volatile.job(name).attempt_deadlines
         for attempt in open_attempts(job):
             if deadlines[attempt.attempt] <= turn.now:

@@ -228,15 +228,16 @@ def _named(names: Iterable[str]) -> str:
 
 @rules.handles(SweepDue)
 def on_sweep(turn: Turn, event: SweepDue) -> None:
-    """Record the situation when it has changed and stayed so for a while: the ordinary back and forth is no event."""
-    for name in sorted(turn.volatile.jobs):
-        job, volatile = turn.state.jobs.get(name), turn.volatile.jobs[name]
-        if job is None:
-            continue
+    """Record the situation when it has changed and stayed so for a while: the ordinary back and forth is no event. Once
+    that is done, a job at rest is swept no more."""
+    for name in sorted(turn.volatile.astir):
+        job, volatile = turn.state.jobs[name], turn.volatile.job(name)
         found = explain(job, volatile, turn.policy, turn.now)
         said = f"{found.situation} {' '.join(found.culprits)}".strip()
         if said == job.situation:
             volatile.situation_seen = said
+            if job.at_rest:
+                turn.volatile.astir.discard(name)
         elif volatile.situation_seen != said:
             volatile.situation_seen, volatile.situation_since = said, turn.now
         elif turn.now - volatile.situation_since >= turn.policy.patient_seconds:

@@ -62,6 +62,7 @@ def on_started(turn: Turn, event: CoordinatorStarted) -> None:
     """A new term. Nobody could reach the coordinator while it was down, so everybody gets one full lease."""
     turn.record(TermStarted(turn.state.term + 1))
     turn.volatile.last_sweep = turn.now
+    turn.volatile.astir.update(turn.state.jobs)
     for job in turn.state.jobs.values():
         volatile = turn.volatile.job(job.job)
         for worker in job.world.by_rank.values():
@@ -344,8 +345,8 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
     late = 0.0 if last is None else turn.now - last - turn.policy.sweep_seconds
     if late > turn.policy.sweep_seconds:
         turn.volatile.extend(late, turn.now + turn.policy.lease_seconds)
-    for name in sorted(turn.volatile.jobs):
-        leases = turn.volatile.jobs[name].leases
+    for name in sorted(turn.volatile.astir):
+        leases = turn.volatile.job(name).leases
         if min(leases.values(), default=inf) > turn.now:
             continue
         job = turn.state.jobs[name]

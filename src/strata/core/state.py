@@ -335,6 +335,11 @@ class Job(msgspec.Struct):
         """Whether everybody must recover before anything counts: an operator rolled back, and nobody has been told."""
         return self.lineage > 0 and (self.point is None or self.point.lineage != self.lineage)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether time alone changes nothing about it: nobody is there, and no save is open."""
+        return not self.world.by_rank and all(self.attempts[number].status != "open" for number in self.unsettled)
+
     def member(self, worker: str, incarnation: int) -> Member:
         """The live process that sent an event, or the reason why it is a ghost."""
         member = self.world.members.get(worker)

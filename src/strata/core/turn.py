@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from strata.core.effects import Answer, Effect, Reply
-from strata.core.records import JobOpened, Record
+from strata.core.records import JobOpened, JobRecord, Record
 from strata.core.settings import Policy
 from strata.core.state import Job, State
 from strata.core.volatile import Volatile
@@ -76,6 +76,8 @@ class Turn:
         self.rules.appliers[kind](self.state, record)
         self.state.index += 1
         self.records.append(record)
+        if isinstance(record, JobRecord):
+            self.volatile.astir.add(record.job)
         for react in self.rules.reactions.get(kind, ()):
             react(self, record)
 

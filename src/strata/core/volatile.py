@@ -150,12 +150,14 @@ class JobVolatile:
 
 
 class Volatile:
-    """All jobs' volatile sides, made on first use."""
+    """All jobs' volatile sides, made on first use. Those `astir` are swept: whatever is recorded about a job stirs it,
+    and it rests again once time alone changes nothing about it. Jobs are kept for good, and most of them are over."""
 
-    __slots__ = ("jobs", "last_sweep", "ownerships")
+    __slots__ = ("astir", "jobs", "last_sweep", "ownerships")
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobVolatile] = {}
+        self.astir: set[str] = set()
         self.last_sweep: float | None = None
         self.ownerships = Ownerships()
 

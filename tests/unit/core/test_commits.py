@@ -370,6 +370,20 @@ def test_a_save_that_takes_too_long_is_abandoned_naming_who_is_missing() -> None
     assert cluster.effect(AbandonAttempt).reason == "timed out waiting for the parts of w1, rank 2"
 
 
+def test_a_save_whose_workers_are_all_gone_is_not_open_for_ever() -> None:
+    cluster = Cluster(Policy(attempt_seconds=60.0))
+    w0 = cluster.register("w0", rank=0, world_size=2)
+    cluster.begin(w0, step=10)
+    cluster.ack(w0, 1)
+    cluster.leave(w0)
+    cluster.pass_time(59.0)
+    assert statuses(cluster) == {1: "open"}, "the other rank may still come"
+    cluster.pass_time(1.0)
+    assert statuses(cluster) == {}
+    cluster.sweep()
+    assert not cluster.machine.volatile.astir
+
+
 def test_after_a_restart_a_save_has_its_full_time_again() -> None:
     cluster = Cluster(Policy(attempt_seconds=60.0))
     w0, _ = workers = cluster.world(2)

@@ -161,3 +161,30 @@ def test_the_story_is_told_in_records_and_short_waits_are_not_part_of_it() -> No
     told = cluster.recorded(SituationChanged)[before:]
     assert [record.situation for record in told] == ["at_barrier w1"]
     assert told[0].reason.startswith("waits at barrier 'sync' for w1")
+
+
+def test_a_job_that_is_over_is_swept_until_that_is_told_and_then_no_more() -> None:
+    cluster, (only,) = ready(1)
+    cluster.leave(only, reason="done")
+    cluster.sweep()
+    assert cluster.machine.volatile.astir == {JOB}, "what became of it is not recorded yet"
+    cluster.pass_time(10.0)
+    assert cluster.recorded(SituationChanged)[-1].situation == "over"
+    assert not cluster.machine.volatile.astir
+    cluster.restart()
+    cluster.sweep()
+    assert not cluster.machine.volatile.astir, "one look after a restart is enough"
+
+
+def test_a_job_that_waits_for_its_first_worker_is_not_swept_for_ever() -> None:
+    cluster = Cluster()
+    cluster.add_dataset()
+    cluster.pass_time(10.0)
+    assert cluster.job.situation == "empty"
+    assert not cluster.machine.volatile.astir
+
+
+def test_a_job_in_which_somebody_is_never_rests() -> None:
+    cluster, workers = ready(1)
+    cluster.pass_time(30.0, alive=workers)
+    assert cluster.machine.volatile.astir == {JOB}

@@ -408,6 +408,16 @@ def test_those_lost_in_one_sweep_go_in_rank_order() -> None:
     assert [lost.worker for lost in cluster.recorded(WorkerLost)] == ["b", "c", "a"]
 
 
+def test_who_comes_to_a_job_that_was_over_is_failed_when_it_goes_silent() -> None:
+    cluster = Cluster()
+    cluster.leave(cluster.register("a"))
+    cluster.pass_time(30.0)
+    b = cluster.register("b")
+    cluster.pass_time(30.0, alive=[b])
+    cluster.expire(b)
+    assert cluster.job.world.members["b"].status == "expired"
+
+
 # -- leaving and draining --------------------------------------------------------------------------------------------
 
 
