@@ -20,6 +20,7 @@ class Policy(msgspec.Struct, frozen=True):
     lease_seconds: float = 15.0
     heartbeat_seconds: float = 5.0
     sweep_seconds: float = 1.0
+    """At most a heartbeat's interval, whatever is said: who goes silent is out within its lease and that."""
     attempt_seconds: float = 1800.0
     patient_seconds: float = 5.0
     """Waits shorter than this are the ordinary course of things, and not worth a word."""
@@ -43,6 +44,7 @@ class Policy(msgspec.Struct, frozen=True):
                 f"({self.heartbeat_seconds}), or one lost heartbeat would fail a healthy worker"
             )
         check_int(self.gone_members_kept, "gone_members_kept")
+        msgspec.structs.force_setattr(self, "sweep_seconds", min(self.sweep_seconds, self.heartbeat_seconds))
 
 
 class Retention(msgspec.Struct, frozen=True):

@@ -360,6 +360,24 @@ def test_a_silent_worker_expires_within_its_lease_and_one_sweep() -> None:
     assert silent.worker not in cluster.job.world.by_rank.values()
 
 
+@pytest.mark.parametrize("heartbeat", [0.25, 1.0, 5.0])
+def test_a_silent_worker_expires_within_its_lease_and_one_heartbeat(heartbeat: float) -> None:
+    cluster = Cluster(Policy(lease_seconds=10.0, heartbeat_seconds=heartbeat))
+    cluster.sweep(at=heartbeat / 2)
+    cluster.register("a")
+    cluster.now += heartbeat / 8  # and now it is silent, and the sweeps go on
+    until = cluster.now + 10.0 + heartbeat
+    while cluster.now + cluster.policy.sweep_seconds <= until:
+        cluster.sweep(at=cluster.now + cluster.policy.sweep_seconds)
+    assert cluster.job.world.members["a"].status == "expired"
+
+
+def test_with_the_usual_heartbeats_there_is_a_sweep_a_second() -> None:
+    assert Policy().sweep_seconds == 1.0
+    assert Policy(lease_seconds=2.0, heartbeat_seconds=0.25).sweep_seconds == 0.25
+    assert Policy(sweep_seconds=0.5).sweep_seconds == 0.5
+
+
 def test_an_expiry_is_not_repeated() -> None:
     cluster = Cluster()
     cluster.expire(cluster.register("a"))
