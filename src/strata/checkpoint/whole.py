@@ -1,12 +1,14 @@
 """A checkpoint's state as one rank sees it, put together from the parts of all ranks. Pure.
 
 Arrays go by their names. One that a part has whole is that part's, the lowest rank's if several have it; of one that
-lies in pieces every part has some, and together they are all of it, each element once, or the checkpoint is damaged.
+lies in pieces every part has some, and together they are all of it, each element once, or the checkpoint is damaged. A
+piece that several parts have is the same in all of them: if not, they are of two arrays that are called alike.
 Where all pieces are whole rows they are one tensor again, chunk after chunk; else they stay boxes of it. Values are
 those of the lowest rank that has them: ranks of a pipeline have different keys. What is marked as each rank's own comes
 from the part of this rank, and is left out where it has none.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -229,12 +231,16 @@ class _Join:
         if any((leaf.dtype, leaf.shape) != (dtype, shape) for _, leaf in spread):
             each = [(self._parts[place].rank, f"{leaf.dtype}{list(leaf.shape)}") for place, leaf in spread]
             raise CheckpointDamaged(f"{self._where}: {name!r} is {_by_ranks(each)}")
-        once: dict[Box, Tensor] = {}
-        for tensor in (self._tensors[number] for number in pieces):  # of those that several ranks store, the lowest's
-            once.setdefault(Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape), tensor)
-        own, boxes = list(once.values()), list(once)
+        stored: dict[Box, list[int]] = {}
+        for number in pieces:
+            tensor = self._tensors[number]
+            box = Box(tensor.at if tensor.at is not None else (0,) * len(shape), tensor.shape)
+            stored.setdefault(box, []).append(number)
+        own = [self._tensors[numbers[0]] for numbers in stored.values()]  # the lowest rank's
+        boxes = list(stored)
         if any(tensor.dtype != dtype for tensor in own) or not cover(shape, boxes):
             raise CheckpointDamaged(f"{self._where}: the pieces of {name!r} are not all of it, each element once")
+        self._check_same(name, stored.values())
         number = len(self._tensors)
         if all(is_stretch(box, shape) for box in boxes):
             order = sorted(range(len(own)), key=lambda each: offset(boxes[each], shape))
@@ -244,6 +250,20 @@ class _Join:
             self._tensors.append(Tensor(name, dtype, shape, []))
             self._boxes[number] = own
         return number
+
+    def _check_same(self, name: str, stored: Iterable[Sequence[int]]) -> None:
+        """All pieces from one place of an array."""
+        for first, *others in stored:
+            for other in others:
+                if _digests(self._tensors[other]) != _digests(self._tensors[first]):
+                    raise CheckpointDamaged(
+                        f"{self._where}: {name!r} of rank {self._rank_of(other)} has other values than that of rank "
+                        f"{self._rank_of(first)}, in the same place: if those are two arrays, as of two stages of a "
+                        "pipeline, give each a name of its own"
+                    )
+
+    def _rank_of(self, tensor: int) -> int:
+        return self._parts[bisect_right(self._firsts, tensor) - 1].rank
 
 
 def _by_ranks(told: Iterable[tuple[int, str]]) -> str:
@@ -269,6 +289,11 @@ def _moved(tensor: Tensor, by: int) -> Tensor:
         return tensor
     chunks = [Chunk(chunk.file + by, chunk.at, chunk.size, chunk.digest) for chunk in tensor.chunks]
     return msgspec.structs.replace(tensor, chunks=chunks)
+
+
+def _digests(tensor: Tensor) -> list[str]:
+    """The same for the same values, in whichever files they lie: chunks are cut alike everywhere."""
+    return [chunk.digest for chunk in tensor.chunks]
 
 
 def _name(part: Part, leaf: Leaf) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
+from strata.checkpoint.manifest import CHUNK_BYTES
 from strata.checkpoint.marks import PerRank, Replicated
 from strata.checkpoint.telling import SaveEvent
 from strata.checkpoint.words import Words
@@ -30,6 +33,7 @@ from strata.errors import (
 from strata.storage import MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.crews import Crew
+from tests.unit.checkpoint.spread import rank_of
 from tests.unit.checkpoint.states import assert_same
 
 
@@ -643,6 +647,41 @@ def test_incremental_saves_of_what_is_split(tmp_path: Path) -> None:
             crew.save([{"x": Replicated(big), "own": PerRank(np.full(9, rank))} for rank in range(2)], step)
         for rank, found in enumerate(crew.each(lambda rank, manager: manager.load())):
             assert_same(found, {"x": big, "own": np.full(9, rank)})
+
+
+def in_stages(values: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Two stages of two ranks, each of which has the layer of its stage in shards, under the same name."""
+    states = []
+    for rank in range(4):
+        with rank_of(rank, (2, 2)) as mesh:
+            shards = distribute_tensor(values[rank // 2], mesh["tensor"], [Shard(0)], src_data_rank=None)
+            states.append({"layers.0.w": shards})
+    return states
+
+
+def test_shards_of_two_arrays_under_one_name_are_refused() -> None:
+    config = CheckpointManagerConfig(ranks_seconds=5)
+    with Crew(MemoryStorage(), 4, config=config) as crew:
+        with pytest.raises(RankFailed, match=r"'layers.0.w' of rank 2 has other values than that of rank 0"):
+            crew.save(in_stages([torch.zeros(8, 4), torch.ones(8, 4)]), 1)
+        assert crew.managers[0].list_checkpoints() == []
+        crew.save(in_stages([torch.ones(8, 4)] * 2), 2)
+        assert torch.equal(crew.managers[0].load()["layers.0.w"], torch.ones(8, 4))
+
+
+def test_copies_of_shards_are_the_same_in_whichever_checkpoint_they_lie(tmp_path: Path) -> None:
+    """Of each shard one chunk changes, and is written; the other is referred to."""
+    value = torch.zeros(2, CHUNK_BYTES + 9, dtype=torch.uint8)
+    with Crew(tmp_path, 4, incremental=True) as crew:
+        crew.save(in_stages([value] * 2), 1)
+        value[:, -1] = 1
+        reports = crew.save(in_stages([value] * 2), 2)
+        assert all(report.referenced_bytes == CHUNK_BYTES for report in reports)
+        other = value.clone()
+        other[1, -1] = 2
+        with pytest.raises(RankFailed, match="of rank 3 has other values than that of rank 1"):
+            crew.save(in_stages([value, other]), 3)
+        assert torch.equal(crew.managers[3].load()["layers.0.w"], value)
 
 
 def test_views_of_one_memory_are_told_apart() -> None:
