@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from strata.checkpoint.frameworks import Block
 from strata.checkpoint.manifest import TREE, Part, digest_of
 from strata.checkpoint.plan import chunks_of
 from strata.checkpoint.skeleton import is_container, plain_values
@@ -21,35 +22,53 @@ _NOTHING: Node = object()
 
 
 def copies_of(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
-    """The digests of those that another rank stores, or all ranks together, chunk by chunk; of what lies on a GPU, a
-    number that is found there."""
+    """The digests of those that another rank stores, or all ranks together, chunk by chunk; of what torch has on a GPU,
+    a number that is found there."""
+    shared = [
+        leaf for leaf in leaves if leaf.shares is not None and leaf.described.shards is None and leaf.described.size
+    ]
     found = {}
-    for leaf in leaves:
-        described = leaf.described
-        if leaf.shares is not None and described.shards is None and described.is_dense:
-            memory = (ctypes.c_uint8 * described.size).from_address(described.start)
-            data = np.ctypeslib.as_array(memory)
-            found[leaf.name] = [digest_of(data[start : start + size]) for start, size in chunks_of(described.size)]
-    return found | _on_devices(leaf for leaf in leaves if leaf.shares is not None)
+    for leaf in shared:
+        if not _is_looked_at_there(leaf) and not _is_written_out(leaf):
+            data = _elements(leaf)
+            found[leaf.name] = [digest_of(data[start : start + size]) for start, size in chunks_of(len(data))]
+    return found | _on_devices(shared)
 
 
 def stored_on_devices(leaves: Sequence[Leaf]) -> dict[str, list[str]]:
     """The same of what this rank stores, for what others say of theirs on GPUs."""
-    return _on_devices(leaf for leaf in leaves if leaf.shares is None)
+    return _on_devices(leaf for leaf in leaves if leaf.shares is None and leaf.described.shards is None)
+
+
+def _is_looked_at_there(leaf: Leaf) -> bool:
+    return leaf.described.on_device and leaf.framework.name == "torch"
+
+
+def _is_written_out(leaf: Leaf) -> bool:
+    """Of one that is larger than the memory it lies in, as expand() makes them: it may be too large to be copied, and
+    who stores it whole may store a view."""
+    described = leaf.described
+    return not leaf.shares and described.strides is not None and described.reach < described.size
+
+
+def _elements(leaf: Leaf) -> Block:
+    """As they are stored: in order, and without gaps."""
+    described = leaf.described
+    if described.is_dense:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * described.size).from_address(described.start))
+    data = np.empty(described.size, np.uint8)
+    leaf.framework.copy_out([(leaf.value, data)]).wait()
+    return data
 
 
 def _on_devices(leaves: Iterable[Leaf]) -> dict[str, list[str]]:
-    there = {
-        leaf.name: leaf.framework.device_bytes(leaf.value)
-        for leaf in leaves
-        if leaf.described.on_device and leaf.described.shards is None and leaf.framework.name == "torch"
-    }
-    blocks = {name: block for name, block in there.items() if block is not None}
-    if not blocks:
+    there = [leaf for leaf in leaves if _is_looked_at_there(leaf) and not _is_written_out(leaf)]
+    if not there:
         return {}
-    from strata.checkpoint.frameworks.fingerprints import fingerprints
+    from strata.checkpoint.frameworks.fingerprints import bytes_in_order, fingerprints
 
-    return {name: [found] for name, found in zip(blocks, fingerprints(list(blocks.values())), strict=True)}
+    found = fingerprints(bytes_in_order(leaf.value) for leaf in there)
+    return {leaf.name: [each] for leaf, each in zip(there, found, strict=True)}
 
 
 def differing(copies: Mapping[str, list[str]], stored: Part, on_devices: Mapping[str, list[str]]) -> list[str]:

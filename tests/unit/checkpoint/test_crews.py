@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -488,6 +488,35 @@ def test_what_is_marked_as_the_same_must_be() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 on .* other values than rank 0 for x, which is marked Replicated"):
         crew.save([{"x": Replicated(np.full(10, rank))} for rank in range(2)], 1)
     assert crew.managers[0].list_checkpoints() == []
+
+
+SCATTERED: dict[str, Callable[[float], Any]] = {
+    "transposed": lambda value: torch.full((1200, 1200), value).t(),
+    "every other": lambda value: torch.full((8, 4), value)[:, ::2],
+    "conjugated": lambda value: torch.full((8,), complex(value, value)).conj(),
+    "in Fortran's order": lambda value: np.asfortranarray(np.full((1200, 1200), value, np.float32)),
+    "expanded": lambda value: torch.full((1200, 1), value).expand(1200, 1200),
+}
+
+
+@pytest.mark.parametrize("make", SCATTERED.values(), ids=SCATTERED)
+def test_what_is_marked_as_the_same_must_be_however_it_lies_in_memory(make: Callable[[float], Any]) -> None:
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
+        with pytest.raises(RankFailed, match="other values than rank 0 for x, which is marked Replicated"):
+            crew.save([{"x": Replicated(make(float(rank)))} for rank in range(2)], 1)
+        crew.save([{"x": Replicated(make(1.0))} for _ in range(2)], 2)
+
+
+def test_what_differs_is_told_however_it_lies_in_memory() -> None:
+    def state(rank: float) -> dict[str, Any]:
+        found = {name: make(rank) for name, make in SCATTERED.items() if name != "expanded"}
+        small = torch.full((1,), 7.0 * rank)
+        return found | {"small": small, "large": small.expand(1 << 40), "same": torch.ones(4, 3).t()}
+
+    with Crew(MemoryStorage(), 2) as crew:
+        (note,) = crew.save([state(float(rank)) for rank in range(2)], 1)[0].notes
+    names = note.partition(" for ")[2].partition(":")[0].split(", ")
+    assert names == [*(name for name in SCATTERED if name != "expanded"), "small"]
 
 
 MISFITS = {

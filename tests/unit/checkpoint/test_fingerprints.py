@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.checkpoint.frameworks import fingerprints as module
-from strata.checkpoint.frameworks.fingerprints import fingerprints
+from strata.checkpoint.frameworks.fingerprints import bytes_in_order, fingerprints
 
 
 def of(data: bytes, shift: int = 0) -> str:
@@ -48,3 +48,17 @@ def test_it_does_not_matter_how_much_is_looked_at_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "WORDS", 8)
     assert fingerprints(blocks) == before
     assert len(set(before)) == len(before)
+
+
+def test_elements_have_the_same_in_whichever_order_they_lie() -> None:
+    value = torch.arange(12.0).reshape(3, 4) * (1 + 2j)
+    same = [
+        value,
+        value.t().contiguous().t(),
+        value.conj().resolve_conj().conj(),
+        value.repeat_interleave(2, 1)[:, ::2],
+    ]
+    other = [value.conj(), value.t()]
+    found = fingerprints(map(bytes_in_order, same + other))
+    assert len(set(found[:4])) == 1
+    assert len(set(found)) == 3

@@ -19,11 +19,12 @@ def states(device: str, changed: str) -> Sequence[dict[str, object]]:
     found = []
     for rank in range(2):
         weight, same = torch.arange(3 << 20, device=device), torch.ones(5, 7, device=device)
+        turned, tilted = torch.ones(9, 4, device=device), torch.ones(6, 4, device=device)
         if rank and changed:
-            {"weight": weight, "same": same}[changed].view(-1)[3] += 1
-        found.append(
-            {"weight": weight, "same": Replicated(same), "odd": torch.ones(3, dtype=torch.uint8, device=device)}
-        )
+            {"weight": weight, "same": same, "turned": turned, "tilted": tilted}[changed].view(-1)[3] += 1
+        odd = torch.ones(3, dtype=torch.uint8, device=device)
+        marked = {"same": Replicated(same), "tilted": Replicated(tilted.t())}
+        found.append({"weight": weight, "turned": turned.t(), "odd": odd, **marked})
     return found
 
 
@@ -35,14 +36,16 @@ def notes(device: str, changed: str) -> list[str]:
 
 def main(device: str = "cuda") -> None:
     assert notes(device, "") == []
-    (told,) = notes(device, "weight")
-    assert "rank 1 has other values than rank 0 for weight" in told, told
-    try:
-        notes(device, "same")
-    except RankFailed as error:
-        assert "same" in str(error), error  # noqa: PT017  no pytest where this runs
-    else:
-        raise AssertionError("a mixture was saved")
+    for name in ("weight", "turned"):
+        (told,) = notes(device, name)
+        assert f"rank 1 has other values than rank 0 for {name}" in told, told
+    for name in ("same", "tilted"):
+        try:
+            notes(device, name)
+        except RankFailed as error:
+            assert name in str(error), error  # noqa: PT017  no pytest where this runs
+        else:
+            raise AssertionError("a mixture was saved")
     print(f"what differs between ranks on {device} is told")
 
 

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from strata.checkpoint import CheckpointManager
-from strata.errors import Unstorable
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
+from strata.checkpoint.marks import Replicated
+from strata.errors import RankFailed, Unstorable
 from strata.storage import MemoryStorage
+from tests.unit.checkpoint.crews import Crew
 
 
 def arrays_come_back_as_they_were() -> None:
@@ -40,6 +42,15 @@ def what_it_cannot_do_is_said() -> None:
         assert not into["b"].any()
 
 
+def copies_that_differ_are_found() -> None:
+    with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60)) as crew:
+        with pytest.raises(RankFailed, match="other values than rank 0 for x, which is marked Replicated"):
+            crew.save([{"x": Replicated(jnp.full((1200, 1200), rank))} for rank in range(2)], 1)
+        (note,) = crew.save([{"x": Replicated(jnp.ones(3)), "y": jnp.full(3, rank)} for rank in range(2)], 2)[0].notes
+        assert "rank 1 has other values than rank 0 for y:" in note
+
+
 if __name__ == "__main__":
     arrays_come_back_as_they_were()
     what_it_cannot_do_is_said()
+    copies_that_differ_are_found()

@@ -5,7 +5,7 @@ Sums of integers that wrap around are the same in any order, so on every GPU. On
 many that cancel out would do so by chance of one in 2**64: enough for replicas that drift apart, and no digest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -14,12 +14,20 @@ WORDS = 1 << 22
 _EACH, _MIXED = 0x5851F42D4C957F2D, 0x14057B7EF767814F
 
 
-def fingerprints(blocks: Sequence[torch.Tensor]) -> list[str]:
-    """Of bytes, wherever they are: `device_bytes` of arrays."""
-    sums = [_sums(block) for block in blocks]
+def bytes_in_order(value: torch.Tensor) -> torch.Tensor:
+    """Of an array, wherever it is; a copy of those that do not lie so in memory."""
+    return value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+def fingerprints(blocks: Iterable[torch.Tensor]) -> list[str]:
+    """Of bytes, one after the other: a copy need not be there longer than that."""
+    sizes, sums = [], []
+    for block in blocks:
+        sizes.append(len(block))
+        sums.append(_sums(block))
     on_host = {device: torch.stack([own for own in sums if own.device == device]).tolist() for device in _devices(sums)}
     left = {device: iter(found) for device, found in on_host.items()}
-    return [_written(len(block), next(left[own.device])) for block, own in zip(blocks, sums, strict=True)]
+    return [_written(size, next(left[own.device])) for size, own in zip(sizes, sums, strict=True)]
 
 
 def _devices(sums: Sequence[torch.Tensor]) -> list[torch.device]:
