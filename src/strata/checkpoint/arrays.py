@@ -59,6 +59,10 @@ class StoredArrays:
         leaf = self._whole.leaves[number]
         return isinstance(leaf, manifest.Tied) and leaf.offset is not None
 
+    def is_spread(self, number: int) -> bool:
+        """Whether ranks held it together."""
+        return self.tensor(number) in self._whole.spread
+
     def described(self, number: int) -> tuple[str, tuple[int, ...]]:
         """Its type and shape."""
         leaf = self._whole.leaves[number]

@@ -155,7 +155,7 @@ class StateLoader:
         def outlined(number: int, kind: str) -> ArraySpec:
             dtype, shape = self._arrays.described(number)
             tensor, digest = self._arrays.tensor(number), self._arrays.digest(number)
-            found = ArraySpec(names[number], dtype, shape, tensor, kind, digest)
+            found = ArraySpec(names[number], dtype, shape, tensor, kind, digest, self._arrays.is_spread(number))
             arrays[number] = found
             return found
 

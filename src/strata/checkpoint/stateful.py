@@ -35,6 +35,8 @@ class ArraySpec(msgspec.Struct, frozen=True):
     kind: str
     digest: str = ""
     """Of its bytes; nothing where the manifest has no single one for all of them."""
+    is_spread: bool = False
+    """Whether ranks held it together."""
 
     @property
     def content(self) -> tuple[str, tuple[int, ...], str]:

@@ -38,6 +38,8 @@ class Whole(msgspec.Struct, frozen=True):
     files: list[File]
     boxes: dict[int, list[Tensor]] = {}
     """The pieces of those tensors that are not read from front to back."""
+    spread: frozenset[int] = frozenset()
+    """Those tensors that ranks held together: each had some of it, or could have written some."""
     others: list[str] = []
     """Where other ranks have something of their own, and this one has nothing: the names of these places."""
 
@@ -104,7 +106,8 @@ class _Join:
         if skeleton is _NONE:
             skeleton = None
         self._check_all_are_placed()
-        return Whole(TREE, skeleton, self._leaves, self._tensors, self._files, self._boxes, self._others)
+        spread = frozenset(self._joined.values())
+        return Whole(TREE, skeleton, self._leaves, self._tensors, self._files, self._boxes, spread, self._others)
 
     def _check_all_are_placed(self) -> None:
         """Ranks may have different keys, but where one has an array, another must not have something else."""

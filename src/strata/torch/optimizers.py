@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from strata.checkpoint.frameworks.dtensor import empty_spread, is_spread
+from strata.checkpoint.frameworks.dtensor import empty_beside, empty_spread, is_spread
 from strata.checkpoint.frameworks.torch import torch_dtype
 from strata.checkpoint.stateful import ArraySpec
 from strata.errors import InvalidInput
@@ -177,13 +177,23 @@ def _in_place(stored: Any, own: Any, parameter: torch.Tensor) -> dict[str, Any]:
     if isinstance(stored, ArraySpec):
         if is_same(own, stored):
             return {stored.name: own}
-        lies_so = is_spread(parameter) and tuple(parameter.shape) == stored.shape
-        return {stored.name: empty_spread(parameter, torch_dtype(stored.dtype)) if lies_so else None}
+        return {stored.name: _empty_beside(parameter, stored) if is_spread(parameter) else None}
     if isinstance(stored, dict):
         at: Callable[[Any], Any] = own.get if isinstance(own, dict) else lambda key: None
         inner = (_in_place(value, at(key), parameter) for key, value in stored.items())
         return {name: each for some in inner for name, each in some.items()}
     return all_new(stored)
+
+
+def _empty_beside(parameter: torch.Tensor, stored: ArraySpec) -> Any:
+    """What is kept for a parameter that lies on many ranks: as it does. None for what is each rank's whole, such as the
+    number of steps: it was so where it was saved, and does not go by the parameter's rows or columns."""
+    dtype, shape = torch_dtype(stored.dtype), tuple(parameter.shape)
+    if stored.shape == shape:
+        return empty_spread(parameter, dtype)
+    is_of_rows = len(stored.shape) == len(shape) and max(stored.shape, default=1) > 1
+    is_of_rows = is_of_rows and all(own in (1, length) for own, length in zip(stored.shape, shape, strict=True))
+    return empty_beside(parameter, stored.shape, dtype) if stored.is_spread or is_of_rows else None
 
 
 def _moved(stored: Any, device: torch.device, steps: bool, key: object = None) -> Any:

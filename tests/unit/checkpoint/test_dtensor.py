@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from strata.checkpoint.frameworks.dtensor import shards_of
+from strata.checkpoint.frameworks.dtensor import empty_beside, shards_of
 from strata.errors import Unstorable
 from tests.unit.checkpoint.spread import rank_of
 
@@ -96,3 +96,25 @@ def test_a_kind_of_placement_that_is_not_known_is_refused() -> None:
         value = laid_out(mesh["data"], 2, [Shuffled(0)])
         with pytest.raises(Unstorable, match="redistribute"):
             shards_of(value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "placements"),
+    [
+        ((7, 1), [Shard(0), Replicate()]),
+        ((7,), [Shard(0), Replicate()]),
+        ((1, WIDTH), [Replicate(), Shard(1)]),
+        ((WIDTH, 7), [Replicate(), Replicate()]),
+        ((), [Replicate(), Replicate()]),
+    ],
+)
+def test_one_of_another_shape_is_cut_as_the_template_is(shape: tuple[int, ...], placements: list[Any]) -> None:
+    for rank in range(4):
+        with rank_of(rank, (2, 2)) as mesh:
+            template = distribute_tensor(numbered(7), mesh, [Shard(0), Shard(1)], src_data_rank=None)
+            made = empty_beside(template, shape, torch.float64)
+            expected = distribute_tensor(torch.zeros(shape), mesh, placements, src_data_rank=None)
+            assert (made.dtype, made.shape, list(made.placements)) == (torch.float64, torch.Size(shape), placements)
+            assert made.to_local().shape == expected.to_local().shape
+            assert made.stride() == expected.stride()
+            shards_of(made)

@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from strata.checkpoint import CheckpointManager
 from strata.errors import CheckpointMismatch, InvalidInput
 from strata.storage import MemoryStorage
 from strata.torch import TrainState
+from tests.unit.checkpoint.spread import rank_of
 from tests.unit.checkpoint.states import assert_same
 
 Maker = Callable[[Iterable[Any]], torch.optim.Optimizer]
@@ -259,3 +262,50 @@ def test_what_was_two_is_not_loaded_into_one(manager: CheckpointManager) -> None
     manager.save(TrainState(second), step=2)
     manager.load(into=TrainState(first))
     assert torch.equal(first.c.weight, before)  # type: ignore[union-attr,arg-type]
+
+
+class OfRows(torch.optim.Optimizer):
+    """Keeps numbers for each row of a parameter, as those do that spare memory; and one that is of no row."""
+
+    def __init__(self, parameters: Iterable[Any]) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            own, rows = self.state[parameter], parameter.square().sum(-1, keepdim=True)
+            own["rows"] = own["rows"] + rows if own else rows
+            own["means"] = own.get("means", 0) + parameter.mean(-1)
+            own["count"] = own.get("count", torch.zeros(1)) + 1
+            parameter.sub_(0.1 * own["rows"] + own["means"].unsqueeze(-1))
+
+
+def of_rows() -> tuple[nn.Module, OfRows]:
+    model = fully_shard(nn.Linear(7, 5))
+    return model, OfRows([model.weight])
+
+
+def test_what_is_kept_for_rows_lies_as_the_parameter_does(manager: CheckpointManager) -> None:
+    with rank_of(0, (1,)):
+        (first, one), (second, other) = of_rows(), of_rows()
+        one.step()
+        manager.save(TrainState(first, one), step=1)
+        manager.load(into=TrainState(second, other))
+        kept = other.state[second.weight]
+        assert [type(kept[name]) for name in ("rows", "means", "count")] == [DTensor, DTensor, torch.Tensor]
+        one.step()
+        other.step()
+        assert torch.equal(first.weight.full_tensor(), second.weight.full_tensor())
+
+
+def test_what_one_process_kept_for_rows_lies_as_the_parameter_does(manager: CheckpointManager) -> None:
+    plain = nn.Linear(7, 5)
+    before = OfRows([plain.weight])
+    before.step()
+    manager.save(TrainState(plain, before), step=1)
+    with rank_of(0, (1,)):
+        model, optimizer = of_rows()
+        manager.load(into=TrainState(model, optimizer))
+        kept = optimizer.state[model.weight]
+        assert torch.equal(kept["rows"].full_tensor(), before.state[plain.weight]["rows"])
+        assert type(kept["count"]) is torch.Tensor

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from strata.checkpoint.frameworks.base import Piece, Shards
+from strata.checkpoint.frameworks.base import Piece, Shards, dense_strides
 from strata.checkpoint.frameworks.placements import Cut, Span, spans_of
 from strata.errors import Unstorable
 
@@ -108,14 +108,35 @@ def local_part(value: Any) -> torch.Tensor:
 
 def empty_spread(template: Any, dtype: torch.dtype | None = None) -> Any:
     """One of the same shape that lies on the same ranks in the same way, with nothing in it yet."""
+    return _empty(template, template.placements, local_part(template).shape, template.shape, template.stride(), dtype)
+
+
+def empty_beside(template: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """One of another shape on the same ranks, with nothing in it yet: cut as the template is in dimensions that are as
+    long as the template's, and else whole on each."""
+    from torch.distributed.tensor import Replicate
+
+    local = list(local_part(template).shape)
+    cut = {place for place, (one, two) in enumerate(zip(shape, template.shape, strict=False)) if one == two}
+    placements = [
+        placement if not placement.is_replicate() and placement.dim in cut else Replicate()
+        for placement in template.placements
+    ]
+    here = [local[place] if place in cut else length for place, length in enumerate(shape)]
+    return _empty(template, placements, here, shape, dense_strides(shape, 1), dtype)
+
+
+def _empty(
+    template: Any,
+    placements: Sequence[Any],
+    here: Sequence[int],
+    shape: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype | None,
+) -> Any:
     local = local_part(template)
     where = template.device_mesh.device_type if local.device.type == "meta" else local.device
-    own = torch.empty(local.shape, dtype=dtype or local.dtype, device=where)
+    own = torch.empty(tuple(here), dtype=dtype or local.dtype, device=where)
     return type(template).from_local(
-        own,
-        template.device_mesh,
-        template.placements,
-        run_check=False,
-        shape=template.shape,
-        stride=template.stride(),
+        own, template.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
     )
