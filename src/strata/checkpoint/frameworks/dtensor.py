@@ -108,7 +108,8 @@ def local_part(value: Any) -> torch.Tensor:
 
 def empty_spread(template: Any, dtype: torch.dtype | None = None) -> Any:
     """One of the same shape that lies on the same ranks in the same way, with nothing in it yet."""
-    return _empty(template, template.placements, local_part(template).shape, template.shape, template.stride(), dtype)
+    own = _empty(template, local_part(template).shape, dtype)
+    return _joined(template, own, template.placements, template.shape, template.stride())
 
 
 def empty_beside(template: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -116,27 +117,26 @@ def empty_beside(template: Any, shape: tuple[int, ...], dtype: torch.dtype) -> A
     long as the template's, and else whole on each."""
     from torch.distributed.tensor import Replicate
 
-    local = list(local_part(template).shape)
+    local = local_part(template).shape
     cut = {place for place, (one, two) in enumerate(zip(shape, template.shape, strict=False)) if one == two}
     placements = [
         placement if not placement.is_replicate() and placement.dim in cut else Replicate()
         for placement in template.placements
     ]
-    here = [local[place] if place in cut else length for place, length in enumerate(shape)]
-    return _empty(template, placements, here, shape, dense_strides(shape, 1), dtype)
+    own = _empty(template, [local[place] if place in cut else length for place, length in enumerate(shape)], dtype)
+    return _joined(template, own, placements, shape, dense_strides(shape, 1))
 
 
-def _empty(
-    template: Any,
-    placements: Sequence[Any],
-    here: Sequence[int],
-    shape: Sequence[int],
-    stride: Sequence[int],
-    dtype: torch.dtype | None,
-) -> Any:
+def _empty(template: Any, shape: Sequence[int], dtype: torch.dtype | None) -> torch.Tensor:
+    """This rank's part."""
     local = local_part(template)
     where = template.device_mesh.device_type if local.device.type == "meta" else local.device
-    own = torch.empty(tuple(here), dtype=dtype or local.dtype, device=where)
-    return type(template).from_local(
-        own, template.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
-    )
+    return torch.empty(tuple(shape), dtype=dtype or local.dtype, device=where)
+
+
+def _joined(
+    template: Any, own: torch.Tensor, placements: Sequence[Any], shape: Sequence[int], stride: Sequence[int]
+) -> Any:
+    """What the ranks of the template have, as one."""
+    whole = {"shape": torch.Size(shape), "stride": tuple(stride)}
+    return type(template).from_local(own, template.device_mesh, placements, run_check=False, **whole)
