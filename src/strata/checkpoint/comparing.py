@@ -91,7 +91,7 @@ def _check_same(rank: int, done: Done, shared: Mapping[str, list[str]]) -> None:
     if names:
         raise RankFailed(
             f"rank {rank} on {done.node} has other values than rank 0 for {some_of(names)}, which is "
-            "marked Replicated: it is not the same on all ranks"
+            "marked Replicated, as parameters of DDP are: it is not the same on all ranks"
         )
 
 

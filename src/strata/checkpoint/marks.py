@@ -18,6 +18,15 @@ class Replicated:
 
 
 @dataclass(frozen=True, eq=False)
+class ReplicatedOver:
+    """The same on so many ranks: replicated, if those are all that save. For who knows of a state which processes share
+    it, and not who saves it."""
+
+    value: Any
+    ranks: int
+
+
+@dataclass(frozen=True, eq=False)
 class PerRank:
     """Of its own on every rank."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from strata.checkpoint.boxes import cover
 from strata.checkpoint.frameworks import Described, Framework, framework_named, framework_of, known_framework
 from strata.checkpoint.frameworks.base import Piece, Shards
-from strata.checkpoint.marks import PerRank, Replicated
+from strata.checkpoint.marks import PerRank, Replicated, ReplicatedOver
 from strata.checkpoint.names import ROOT, Names, below
 from strata.checkpoint.shares import ALONE, Crew, Share, shares_of
 from strata.errors import InvalidInput, Unstorable
@@ -89,6 +89,8 @@ class _Walk:
         self.leaves: list[Leaf] = []
         self.problems: list[tuple[str, str]] = []
         self._names = Names()
+        self._first_names: dict[Any, str] = {}
+        """Of arrays that several ranks have, by where they lie."""
         self._above: set[int] = set()
 
     def node(self, value: Any, name: str) -> Node:
@@ -160,15 +162,29 @@ class _Walk:
         crew, shares = self._crew, None
         if described.shards is not None:
             shards = described.shards if crew.size > 1 else described.shards.alone()
-            shares = shares_of(name, framework, shards)
+            shares = self._shares(name, framework, shards)
             if crew.size == 1 and self._saves and not cover(described.shape, [share.box for share in shares]):
                 raise Unstorable("other ranks hold parts of it: save on all of them, each with its rank and world_size")
         elif self._mark is Replicated:
             piece = Piece((0,) * len(described.shape), value, crew.rank, crew.size)
-            shares = shares_of(name, framework, Shards([piece])) if crew.size > 1 else None
+            shares = self._shares(name, framework, Shards([piece])) if crew.size > 1 else None
         elif self._mark is None and crew.leaves_out(name):
             shares = []
         self.leaves.append(Leaf(name, value, framework, described, shares))
+
+    def _shares(self, name: str, framework: Framework, shards: Shards) -> list[Share]:
+        """Who writes a piece that is too small to be shared goes by the name; of an array that has several, by the
+        first, so that it stays one array."""
+        if all(piece.copies == 1 for piece in shards.pieces):
+            return shares_of(name, framework, shards)
+        described = [framework.describe(piece.value) for piece in shards.pieces]
+        place = tuple(
+            [
+                (piece.at, own.start or id(piece.value), own.strides, own.dtype, own.shape)
+                for piece, own in zip(shards.pieces, described, strict=True)
+            ]
+        )
+        return shares_of(self._first_names.setdefault(place, name), framework, shards)
 
     def _writes_whole_arrays(self) -> bool:
         """Whether this rank writes all of any array that lies in no pieces: what `_add` would find out for each."""
@@ -178,10 +194,15 @@ class _Walk:
 
     def _marked(self, value: Any, name: str) -> Node:
         """What is marked already stays what it is."""
-        before, self._mark = self._mark, self._mark or type(value)
+        before, self._mark = self._mark, self._mark or self._meant(value)
         node = self.node(value.value, name)
         self._mark = before
         return {"rank": node} if type(value) is PerRank and before is None else node
+
+    def _meant(self, value: Any) -> type | None:
+        if type(value) is ReplicatedOver:
+            return Replicated if value.ranks == self._crew.size else None
+        return type(value)
 
     def _describe(self, framework: Framework) -> Callable[[Any], Described]:
         if self._template:
@@ -276,6 +297,7 @@ _CONTAINERS: dict[type, Callable[[_Walk, Any, str], Node]] = {
     frozenset: _Walk._set,
     PerRank: _Walk._marked,
     Replicated: _Walk._marked,
+    ReplicatedOver: _Walk._marked,
 }
 DEFAULTS: dict[str, Callable[[], Any]] = {
     "int": int,

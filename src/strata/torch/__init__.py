@@ -2,6 +2,7 @@
 
 names          what a tensor is called, whatever the model is wrapped in
 modules        models, and averages of them: filled in place
+replication    what DDP keeps the same on all ranks, which share the work of writing it
 optimizers     optimizers, by the names of their parameters
 objects        anything with state_dict and load_state_dict
 rng            generators of random numbers

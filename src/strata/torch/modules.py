@@ -13,6 +13,7 @@ from torch import nn
 from strata.errors import InvalidInput
 from strata.torch.components import ABSENT, Fit, Found, all_new, specs_in
 from strata.torch.names import CanonicalNames
+from strata.torch.replication import Replicas, replicas_in
 
 EXTRA_STATE = "_extra_state"
 
@@ -32,8 +33,13 @@ class ModuleState:
             yield self._names(name), parameter
 
     def state(self) -> Any:
-        own = self._module.state_dict()
-        return {name: own[key] for name, key in self._names.renamed(own).items()}
+        own, replicas = self._module.state_dict(), self.replicas()
+        names, parameters = self._names.renamed(own), dict(self._module.named_parameters(remove_duplicate=False))
+        return {name: replicas.marked(own[key], parameters.get(key)) for name, key in names.items()}
+
+    def replicas(self) -> Replicas:
+        """Its parameters that are the same on several ranks."""
+        return replicas_in(self._module)
 
     def fit(self, found: Found) -> Fit:
         own = self._module.state_dict(keep_vars=True)

@@ -15,6 +15,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from torch import nn
 
 from strata.checkpoint.frameworks.dtensor import empty_beside, empty_spread, is_spread
 from strata.checkpoint.frameworks.torch import torch_dtype
@@ -24,16 +25,24 @@ from strata.torch.components import ABSENT, Fit, Found, all_new, is_same
 from strata.torch.names import Parameters
 from strata.torch.objects import without_code
 from strata.torch.regrouping import matched, stored_groups, what_of
+from strata.torch.replication import Replicas
 
 ORDERED = (torch.optim.LBFGS,)
 """They keep one state for all parameters, in their order."""
 
 
 class OptimizerState:
-    """The state of one optimizer. `parameters` are those of all models, as they are at the time."""
+    """The state of one optimizer. `parameters` are those of all models, as they are at the time, and `replicas` of each
+    model those that are the same on several ranks."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Callable[[], Parameters], label: str) -> None:
-        self.optimizer, self._parameters, self._label = optimizer, parameters, label
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Callable[[], Parameters],
+        replicas: Callable[[], list[Replicas]],
+        label: str,
+    ) -> None:
+        self.optimizer, self._parameters, self._replicas, self._label = optimizer, parameters, replicas, label
         self._groups(parameters())
 
     @property
@@ -43,10 +52,13 @@ class OptimizerState:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def state(self) -> Any:
-        groups, own = self._groups(self._parameters()), self._own()
+        parameters = self._parameters()
+        groups, own = self._groups(parameters), self._own()
         numbered = _numbered(own, groups)
+        kept = {numbered[key]: without_code(each) for key, each in own["state"].items() if key in numbered}
+        replicas = [each.kept_by(self.optimizer) for each in self._replicas()]
         return {
-            "state": {numbered[key]: without_code(each) for key, each in own["state"].items() if key in numbered},
+            "state": {name: _marked(each, parameters.by_name[name], replicas) for name, each in kept.items()},
             "groups": stored_groups(groups, own["param_groups"]),
             "places": len(groups),
             "rest": {key: without_code(each) for key, each in own["state"].items() if key not in numbered},
@@ -165,6 +177,13 @@ def _numbered(own: Mapping[str, Any], groups: Sequence[Sequence[str]]) -> dict[A
     """The names of parameters by the numbers that a state_dict has for them."""
     pairs = zip(own["param_groups"], groups, strict=True)
     return {key: name for group, names in pairs for key, name in zip(group["params"], names, strict=True)}
+
+
+def _marked(kept: Any, parameter: nn.Parameter, replicas: Sequence[Replicas]) -> Any:
+    """What is the same on several ranks, as that."""
+    for each in replicas if isinstance(kept, dict) else ():
+        kept = {key: each.marked(value, parameter) for key, value in kept.items()}
+    return kept
 
 
 def _fits(parameter: torch.Tensor, shape: tuple[int, ...] | None) -> bool:

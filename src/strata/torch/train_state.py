@@ -20,6 +20,7 @@ from strata.torch.objects import ObjectState
 from strata.torch.optimizers import OptimizerState
 from strata.torch.paths import Path, name_of, placed
 from strata.torch.planning import ABOUT, FORMAT, plan
+from strata.torch.replication import Replicas
 from strata.torch.rng import Generator, RngState
 
 WHAT = ("model", "optimizer", "scheduler", "scaler", "ema", "loader")
@@ -83,7 +84,7 @@ class TrainState:
     def _optimizer_state(self, optimizer: Any, label: str) -> OptimizerState:
         if not hasattr(optimizer, "param_groups"):
             raise InvalidInput(f"{label} must be a torch.optim.Optimizer, not a {type(optimizer).__name__}")
-        return OptimizerState(optimizer, self._parameters, label)
+        return OptimizerState(optimizer, self._parameters, self._replicas, label)
 
     def _parameters(self) -> Parameters:
         return Parameters(
@@ -91,6 +92,9 @@ class TrainState:
             for path, model in self._models.items()
             for name, parameter in model.parameters()
         )
+
+    def _replicas(self) -> list[Replicas]:
+        return [model.replicas() for model in self._models.values()]
 
     def _components(self) -> dict[Path, Component]:
         """In the order in which they are loaded: others may draw random numbers, so generators come last."""

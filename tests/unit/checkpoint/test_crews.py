@@ -678,6 +678,17 @@ def test_incremental_saves_of_what_is_split(tmp_path: Path) -> None:
             assert_same(found, {"x": big, "own": np.full(9, rank)})
 
 
+def test_a_small_array_with_several_names_stays_one() -> None:
+    x = torch.ones(3)
+    state = {str(name): Replicated(x.view(3)) for name in range(8)}
+    room = torch.zeros(3)
+    with Crew(MemoryStorage(), 3) as crew:
+        crew.save([state] * 3, 1)
+        assert sum(part.written_bytes for part in crew.managers[0].describe().parts) == x.nbytes
+        crew.managers[0].load(into=dict.fromkeys(state, room))
+    assert torch.equal(room, x)
+
+
 def in_stages(values: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
     """Two stages of two ranks, each of which has the layer of its stage in shards, under the same name."""
     states = []
