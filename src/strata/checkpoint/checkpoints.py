@@ -172,8 +172,11 @@ class Checkpoints:
         return (await self.survey()).latest()
 
     async def find(self, step: int | None) -> Folder:
-        """The latest, or the one of this step: on the line, or else any that has it."""
+        """The latest, or the one of this step: on the line, or else any that has it and is more than a manifest."""
         survey = await self.survey()
+        if step is not None and step not in survey.line:
+            hollow = [each for each in survey.sound if each[0].step == step and await self._is_hollow(*each)]
+            survey = survey._replace(sound=[each for each in survey.sound if each not in hollow])
         folder = survey.latest() if step is None else survey.at(step)
         if folder is None and step is None:
             jobs = [job for job in await jobs_in(self.store.storage) if job != self.store.job]
@@ -350,8 +353,16 @@ class Checkpoints:
         self._unswept &= keep
         return gone
 
+    async def _is_hollow(self, folder: Folder, metadata: Metadata) -> bool:
+        """Whether it is a manifest alone, put by a run that was left behind when its files had been swept: it had
+        looked whether it may before others took over. One on the line that has lost its files is damaged."""
+        if (await read_lineage(self.store)).holds(metadata.step, metadata.term) or folder.name in await self.pinned():
+            return False
+        return not all([await self.store.storage.exists(self.store.key(part.path)) for part in metadata.parts])
+
     async def _needed(self) -> set[str]:
-        """Every file that a committed checkpoint is made of. One whose manifest is damaged needs all of its folder."""
+        """Every file that a committed checkpoint is made of. One whose manifest is damaged needs all of its folder; one
+        that is hollow needs nothing."""
         needed: set[str] = set()
         for folder in await self.store.folders():
             try:
@@ -361,13 +372,19 @@ class Checkpoints:
             except CheckpointDamaged:
                 needed |= {path async for path in self.store.paths(folder.name)}
                 continue
-            needed |= {f"{folder.name}/{METADATA}", *metadata.references}
-            for reference in metadata.parts:
-                needed.add(reference.path)
-                try:
-                    needed |= {file.path for file in await self.store.part_files(reference)}
-                except CheckpointDamaged:
-                    needed |= {path async for path in self.store.paths(folder.name)}
+            needed |= await self._needed_by(folder, metadata)
+        return needed
+
+    async def _needed_by(self, folder: Folder, metadata: Metadata) -> set[str]:
+        needed = {f"{folder.name}/{METADATA}", *metadata.references}
+        for reference in metadata.parts:
+            needed.add(reference.path)
+            try:
+                needed |= {file.path for file in await self.store.part_files(reference)}
+            except CheckpointDamaged:
+                if await self._is_hollow(folder, metadata):
+                    return set()
+                needed |= {path async for path in self.store.paths(folder.name)}
         return needed
 
 

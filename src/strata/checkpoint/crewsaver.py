@@ -24,6 +24,7 @@ from strata.checkpoint.agreement import REPLACED, Agreement, Outcome, Word, chec
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.committing import commit, committed_in
 from strata.checkpoint.comparing import Comparing
 from strata.checkpoint.datapositions import merged
 from strata.checkpoint.given import whole_number
@@ -34,7 +35,6 @@ from strata.checkpoint.localcopies import CopiedCheckpoints
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.saver import Saver, _Save, why_of
-from strata.checkpoint.saving import commit
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.shares import Crew, Everything
 from strata.checkpoint.store import Folder, Store, folder_named
@@ -44,7 +44,6 @@ from strata.checkpoint.whole import Whole, whole_of
 from strata.errors import (
     CheckpointDamaged,
     InvalidInput,
-    ObjectNotFound,
     RankFailed,
     SaveAbandoned,
     SaveReplaced,
@@ -294,7 +293,7 @@ class CrewSaver(Saver):
             )
         self._returned = None
 
-    async def _commit(self, store: Store, attempt: Attempt, save: _Save, part: Part, reference: PartRef) -> None:
+    async def _commit(self, store: Store, attempt: Attempt, save: _Save, part: Part, reference: PartRef) -> Folder:
         if self._leads:
             try:
                 found, others = await self._gathered(store, attempt, save, part)
@@ -306,18 +305,19 @@ class CrewSaver(Saver):
                 raise
             self._deciding = save.handle.name
             alone = await self._agreement.decide(save.handle.name, reference, attempt.metrics, data)
-            await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
+            folder = await commit(store, attempt, found, [reference, *others], self._agreement.size, alone=alone)
             await self._tell_of_commit(save)
-            return
+            return folder
         copies = self._comparing.given(save.handle.name)
         await self._agreement.done(save.handle.name, reference, copies.digests if copies is not None else {})
 
+        folder = attempt.folder
+
         async def is_committed() -> bool:
-            store.forget(attempt.folder)
-            try:
-                return (await store.metadata(attempt.folder)).attempt == attempt.name
-            except ObjectNotFound:
-                return False
+            nonlocal folder
+            found = await committed_in(store, attempt)
+            folder = found or folder
+            return found is not None
 
         over = self._agreement.outcome(save.handle.name, is_committed)
         outcome = await self._from_rank_0(save.handle, over, "to commit it")
@@ -327,6 +327,7 @@ class CrewSaver(Saver):
                     await give_back(store, attempt, [attempt.bytes_path])
             raise given_up(attempt.folder.step, outcome)
         self._comparing.is_done(copies)
+        return folder
 
     async def _gathered(
         self, store: Store, attempt: Attempt, save: _Save, own: Part

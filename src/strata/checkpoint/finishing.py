@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from strata.checkpoint.attempt import Attempt
+from strata.checkpoint.committing import commit
 from strata.checkpoint.lineage import Term, is_attempt_name, is_of, read_lineage, superseded_by
 from strata.checkpoint.manifest import Metadata, PartRef
-from strata.checkpoint.saving import commit
 from strata.checkpoint.store import Folder, Store, folder_named
 from strata.errors import CheckpointDamaged, ObjectNotFound
 
@@ -63,16 +63,15 @@ async def missing(store: Store, places: Sequence[str]) -> list[str]:
     return gone
 
 
-async def finish(store: Store, decision: Decision) -> Metadata:
+async def finish(store: Store, decision: Decision) -> None:
     """Commit it. One that is committed already stays as it is."""
     folder, name = placed(decision.place)
     store.forget(folder)
     with suppress(ObjectNotFound):
-        there = await store.metadata(folder)
-        if there.attempt == name:
-            return there
+        if (await store.metadata(folder)).attempt == name:
+            return
     term = await term_of(store, name)
     parts = await store.parts_of(decision.parts)
     metrics = {key: float(value) for key, value in decision.metrics.items()}
     attempt = Attempt(folder, term, name, decision.epoch, metrics, parts[0].rank)
-    return await commit(store, attempt, parts, decision.parts, decision.size, alone=False)
+    await commit(store, attempt, parts, decision.parts, decision.size, alone=False)

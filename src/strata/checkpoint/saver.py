@@ -19,6 +19,7 @@ from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt, new_attempt
 from strata.checkpoint.changes import found_base
 from strata.checkpoint.checkpoints import Checkpoints, Survey
+from strata.checkpoint.committing import commit
 from strata.checkpoint.datapositions import NOWHERE, Positions
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.given import checked_metrics, whole_number
@@ -33,7 +34,6 @@ from strata.checkpoint.running import Running
 from strata.checkpoint.saving import (
     TREE,
     as_bytes,
-    commit,
     declare,
     is_bytes,
     write_bytes,
@@ -358,14 +358,17 @@ class Saver:
             else:
                 part = await write_changes(store, attempt, save.stage, base, progress)
             reference = await declare(store, attempt, part)
-        await self._commit(store, attempt, save, part, reference)
-        self._last = (attempt.folder, part)
+        folder = await self._commit(store, attempt, save, part, reference)
+        if folder != attempt.folder:  # where a process that was left behind has put a manifest since
+            self._checkpoints.sweep_later(attempt.folder)
+        self._last = (folder, part)
         report.written_bytes = reference.written_bytes
-        return attempt.folder
+        return folder
 
-    async def _commit(self, store: Store, attempt: Attempt, save: "_Save", part: Part, reference: PartRef) -> None:
+    async def _commit(self, store: Store, attempt: Attempt, save: "_Save", part: Part, reference: PartRef) -> Folder:
+        """Gives where it is."""
         save.handle.decide()
-        await commit(store, attempt, [part], [reference])
+        return await commit(store, attempt, [part], [reference])
 
     @asynccontextmanager
     async def _base(self, save: "_Save") -> AsyncIterator[Base | None]:

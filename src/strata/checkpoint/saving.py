@@ -3,28 +3,22 @@
 prepare     take the state apart, plan its files           in the caller's thread; see `preparing`
 stage       copy it into the arena                         in the caller's thread; see `staging`
 write       files, then the part's manifest                on the private loop
-commit      `metadata.json`, where none is                 the one moment at which the checkpoint exists
+commit      `metadata.json`, where none is                 the one moment at which it exists; see `committing`
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from strata import __version__
 from strata.checkpoint import manifest
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.changes import digested, write_gathered
-from strata.checkpoint.datapositions import merged
 from strata.checkpoint.digests import by_tensor
 from strata.checkpoint.frameworks import Block
-from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import check_term
-from strata.checkpoint.manifest import Chunk, File, Metadata, Part, PartRef, Tensor, digest_of
+from strata.checkpoint.manifest import Chunk, File, Part, PartRef, Tensor, digest_of
 from strata.checkpoint.plan import FilePlan, chunks_of, plan_files
 from strata.checkpoint.preparing import Prepared
 from strata.checkpoint.references import Base, changes, referring, unchanged
@@ -33,7 +27,7 @@ from strata.checkpoint.stakes import staked
 from strata.checkpoint.store import Store
 from strata.checkpoint.uncollected import uncollected
 from strata.checkpoint.writing import SnapshotWriter
-from strata.errors import Conflict, ObjectExists
+from strata.errors import Conflict
 from strata.storage.threads import DaemonThreads
 
 BYTES, TREE = manifest.BYTES, manifest.TREE
@@ -205,59 +199,6 @@ async def declare(store: Store, attempt: Attempt, part: Part) -> PartRef:
     if len(own) < len(part.files):
         stored = sum([chunk.size for tensor in part.tensors for chunk in tensor.chunks])
     return PartRef(attempt.rank, path, len(data), digest_of(data), stored, written)
-
-
-async def commit(
-    store: Store,
-    attempt: Attempt,
-    parts: Sequence[Part],
-    references: Sequence[PartRef],
-    world_size: int = 1,
-    *,
-    alone: bool = True,
-) -> Metadata:
-    """The checkpoint's manifest. Nothing before this very last write makes it one. `alone`: nobody else may put it, so
-    that what was written may go if the storage refuses; else it may be in use already."""
-    metadata = Metadata(
-        manifest.FORMAT,
-        store.job,
-        attempt.folder.step,
-        attempt.epoch,
-        attempt.term.term,
-        attempt.name,
-        time.time(),
-        world_size,
-        dict(attempt.metrics),
-        list(references),
-        sorted({path for part in parts for path in _others(attempt, part)}),
-        __version__,
-        merged(parts, attempt.folder.step),
-    )
-    encoded = manifest.encode_metadata(metadata)
-    checked = manifest.decode_metadata(encoded, f"the checkpoint of step {attempt.folder.step}")
-    await check_term(store, attempt.term)
-    try:
-        async with AsyncExitStack() as given_back:
-            if alone:
-                others = await given_back.enter_async_context(giving_back(store, attempt, committing=True))
-                others += [attempt.bytes_path] if parts[0].kind == BYTES else []
-            await store.storage.put_if_absent(store.key(attempt.folder.name, manifest.METADATA), encoded)
-    except ObjectExists:
-        store.forget(attempt.folder)
-        there = await store.metadata(attempt.folder)
-        if there.attempt == attempt.name:  # another rank was asked to put it, too
-            return there
-        raise Conflict(
-            f"step {attempt.folder.step} is committed already in {store.storage.url}/{store.root}: "
-            "another process saves under the same job_id"
-        ) from None
-    return checked
-
-
-def _others(attempt: Attempt, part: Part) -> list[str]:
-    """Those of its files that an earlier save wrote."""
-    own = _own(attempt, part)
-    return [file.path for number, file in enumerate(part.files) if number not in own]
 
 
 def _own(attempt: Attempt, part: Part) -> set[int]:

@@ -1,9 +1,10 @@
-"""Storages whose process dies at a call, or is not heard of for a while."""
+"""Storages whose process dies at a call, is not heard of for a while, or is outrun by another."""
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from strata import background
 from strata.checkpoint import CheckpointManager
@@ -11,6 +12,8 @@ from strata.checkpoint.lineage import read_lineage
 from strata.errors import StorageUnavailable
 from strata.storage import MemoryStorage, StorageBackend
 from strata.testing.faulty import Call, FaultyStorage, Outcome
+
+T = TypeVar("T")
 
 
 class Life:
@@ -47,18 +50,62 @@ class DyingStorage(FaultyStorage):
 
 
 class Paused(FaultyStorage):
-    """Nothing is heard of the process from the call of this number on, until it is released."""
+    """Nothing is heard of the process from the call of this number on, or the first to write an object whose path ends
+    so, until it is released."""
 
-    def __init__(self, inner: StorageBackend, at: int) -> None:
+    def __init__(self, inner: StorageBackend, at: int | str) -> None:
         super().__init__(inner)
         self._at = at
         self.reached = threading.Event()
 
     def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
-        if len(self.calls) + 1 != self._at:
+        if not self._is_there(operation, path):
             return "done", 0.0
         self.reached.set()
         return "stuck", 0.0
+
+    def _is_there(self, operation: str, path: str) -> bool:
+        if isinstance(self._at, int):
+            return len(self.calls) + 1 == self._at
+        return operation == "put_if_absent" and path.endswith(self._at) and not self.reached.is_set()
+
+
+class Outrun(FaultyStorage):
+    """Before it puts the first object whose path has this in it something else happens, to its end."""
+
+    def __init__(self, inner: StorageBackend, where: str, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._where, self._act = where, act
+        self.is_outrun = False
+
+    async def _call(
+        self,
+        operation: str,
+        path: str,
+        whole: Callable[[], Awaitable[T]],
+        half: Callable[[], Awaitable[object]] | None = None,
+    ) -> T:
+        if operation == "put_if_absent" and self._where in path and not self.is_outrun:
+            self.is_outrun = True
+            await asyncio.to_thread(self._act)
+        return await super()._call(operation, path, whole, half)
+
+
+@contextmanager
+def asleep(paused: Paused, act: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """A process that stands still in the middle of something. Gives what wakes it up, and waits until it is done."""
+    sleeper = threading.Thread(target=act)
+    sleeper.start()
+    assert paused.reached.wait(60)
+
+    def wake() -> None:
+        paused.release()
+        sleeper.join()
+
+    try:
+        yield wake
+    finally:
+        wake()
 
 
 def save_in_its_place(paused: Paused, first: Callable[[], None], second: CheckpointManager, state: Any) -> bool:

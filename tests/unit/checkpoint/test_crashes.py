@@ -11,10 +11,10 @@ import torch
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader, saving
-from strata.errors import Conflict, StorageUnavailable, Superseded
+from strata.errors import CheckpointDamaged, Conflict, NotFound, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import FaultyStorage
-from tests.unit.checkpoint.dying import DyingStorage, Paused, save_in_its_place
+from tests.unit.checkpoint.dying import DyingStorage, Outrun, Paused, asleep, save_in_its_place
 from tests.unit.checkpoint.states import assert_same
 
 OLD = {"w": torch.zeros(50), "n": 1}
@@ -143,6 +143,50 @@ def test_a_process_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -
         if not paused.reached.is_set():
             break
     assert owners == {True, False}
+
+
+@pytest.mark.parametrize("state", [NEW, b"first."], ids=["tree", "bytes"])
+def test_a_manifest_that_comes_while_another_saves_that_step_is_in_nobodys_way(state: Any) -> None:
+    """It had looked whether it may before the other took over."""
+    inner = before()
+    paused = Paused(inner, "/step_3/metadata.json")
+    with asleep(paused, partial(_save_as_first, paused, state)) as wake:
+        outrun = Outrun(inner, "/step_3/metadata.json", wake)
+        with CheckpointManager(outrun, keep_count=2) as second:
+            second.load(2)
+            second.save(OLD, step=3)
+            assert outrun.is_outrun
+            assert_same(second.load(3), OLD)
+            assert second.list_checkpoints() == [2, 3]
+    assert "step_3/metadata.json" not in files_in(inner)
+    with CheckpointReader(inner) as reader:
+        reader.verify(3)
+
+
+def test_a_manifest_that_comes_when_its_files_are_swept_is_no_checkpoint() -> None:
+    inner = before()
+    paused = Paused(inner, "/step_3/metadata.json")
+    with asleep(paused, partial(_save_as_first, paused, NEW)) as wake, CheckpointManager(inner) as second:
+        second.load(2)
+        second.save(OLD, step=4)
+        wake()
+        assert "step_3/metadata.json" in files_in(inner)
+        assert second.list_checkpoints() == [1, 2, 4]
+        with pytest.raises(NotFound, match="no committed checkpoint of step 3"):
+            second.load(3)
+    with CheckpointManager(inner) as third:
+        third.save(OLD, step=5)
+    assert not [path for path in files_in(inner) if path.startswith("step_3")]
+
+
+def test_one_on_the_line_that_lost_its_files_is_damaged() -> None:
+    storage = before()
+    gone = [path for path in files_in(storage) if path.startswith("step_2/part-")]
+    background.run(storage.delete_many([f"default/checkpoints/{path}" for path in gone]))
+    with CheckpointManager(storage) as manager:
+        manager.save(NEW, step=3)
+        with pytest.raises(CheckpointDamaged):
+            manager.load(2)
 
 
 def _save_as_first(storage: Paused, state: Any) -> None:

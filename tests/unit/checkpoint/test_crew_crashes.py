@@ -2,7 +2,8 @@
 
 import threading
 from contextlib import suppress
-from itertools import count
+from functools import partial
+from itertools import chain, count
 
 import pytest
 
@@ -12,12 +13,13 @@ from strata.checkpoint.lineage import read_lineage
 from strata.errors import Conflict, RankFailed, StorageUnavailable, Superseded
 from strata.storage import MemoryStorage, StorageBackend
 from tests.unit.checkpoint.crews import Crew, bare, state_of
-from tests.unit.checkpoint.dying import DyingStorage, Paused
+from tests.unit.checkpoint.dying import DyingStorage, Outrun, Paused
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.test_crashes import files_in, let_marks_run_out
 
 PATIENCE = 0.25
 CONFIG = CheckpointManagerConfig(ranks_seconds=PATIENCE)
+BRISK = CheckpointManagerConfig(ranks_seconds=3)
 SLOW = CheckpointManagerConfig(ranks_seconds=30)
 
 
@@ -123,8 +125,7 @@ def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -
             paused.release()
             sleeping.join()
             leader = crew.managers[0]
-            newest = background.run(read_lineage(leader._checkpoints.store)).newest
-            is_third = newest is not None and newest.writer == leader._saver._writer
+            is_third = owns(leader)
             owners.add(is_third)
             for step in leader.list_checkpoints():
                 leader.verify(step)
@@ -137,3 +138,69 @@ def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -
                     crew.save([state_of(rank, 5) for rank in range(2)], 5)
     assert at > 12
     assert owners == ({True, False} if who == 0 else {True})
+
+
+@pytest.mark.parametrize(
+    ("who", "where"),
+    [
+        (0, "/step_3/metadata.json"),
+        pytest.param(0, "/step_3/part-0-", marks=pytest.mark.long),
+        pytest.param(1, "/step_3/metadata.json", marks=pytest.mark.long),
+        pytest.param(1, "/step_3/part-0-", marks=pytest.mark.long),
+    ],
+)
+def test_a_rank_that_wakes_up_while_others_save_that_step_changes_nothing(who: int, where: str) -> None:
+    """At any of its calls it stands still; all ranks are started anew, and it wakes up when rank 0 is about to put the
+    manifest of its part, or that of the checkpoint."""
+    owners = set()
+    calls = 0
+    for at in chain(["/step_3/metadata.json"] if who == 0 else [], count(1)):  # that call has another number each time
+        calls += 1
+        inner = before(2)
+        paused = Paused(inner, at)
+        threads = started([paused if rank == who else inner for rank in range(2)], 3)
+        sleeping = threads[who]
+        while sleeping.is_alive() and not paused.reached.wait(0.01):
+            pass
+        threads[1 - who].join()
+        if not paused.reached.is_set():
+            break
+        outrun = Outrun(inner, where, partial(wake, paused, sleeping))
+        with Crew(outrun, 2, run="third", keep_count=2, config=BRISK) as crew:
+            crew.each(lambda rank, manager: manager.load(2))
+            leader = crew.managers[0]
+            try:
+                for step in (3, 4):
+                    crew.save([{**state_of(rank, step), "by": "third"} for rank in range(2)], step)
+            except (Superseded, RankFailed):  # it takes what the others of a run say that it follows for rubbish
+                assert not owns(leader)
+            finally:
+                wake(paused, sleeping)
+            owners.add(owns(leader))
+            if not owns(leader):
+                continue
+            for step in (3, 4):
+                for rank, found in enumerate(crew.each(partial(load, step))):
+                    assert_same(found, {**bare(rank, step), "by": "third"})
+            assert leader.list_checkpoints() == [3, 4]
+            background.run(leader._checkpoints.sweep())
+            left = {path for path in files_in(inner) if path.startswith("step_")}
+            assert left == background.run(leader._checkpoints._needed())
+            assert len([path for path in left if path.endswith("metadata.json")]) == 2
+    assert calls > 12
+    assert owners == ({True, False} if who == 0 else {True})
+
+
+def owns(leader: CheckpointManager) -> bool:
+    """Whether the newest term is its own."""
+    newest = background.run(read_lineage(leader._checkpoints.store)).newest
+    return newest is not None and newest.writer == leader._saver._writer
+
+
+def wake(paused: Paused, sleeping: threading.Thread) -> None:
+    paused.release()
+    sleeping.join()
+
+
+def load(step: int, rank: int, manager: CheckpointManager) -> object:
+    return manager.load(step)

@@ -16,6 +16,7 @@ from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.attempt import Attempt
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.committing import commit
 from strata.checkpoint.foreign.items import Path
 from strata.checkpoint.given import whole_number
 from strata.checkpoint.handle import SaveHandle
@@ -23,7 +24,7 @@ from strata.checkpoint.leftovers import giving_back, is_refusal
 from strata.checkpoint.manager import Where
 from strata.checkpoint.manifest import Part, PartRef
 from strata.checkpoint.saver import Saver, _Save
-from strata.checkpoint.saving import commit, declare
+from strata.checkpoint.saving import declare
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
@@ -122,7 +123,8 @@ class Run(Saver):
         report.tensors = sum(len(part.tensors) for part in parts)
         report.written_bytes = report.state_bytes = sum(each.written_bytes for each in references)
         begun.is_decided = True
-        await commit(self.store, attempt, parts, references, ranks)
+        if await commit(self.store, attempt, parts, references, ranks) != attempt.folder:
+            self.checkpoints.sweep_later(attempt.folder)
 
     async def give_up(self, begun: Begun, error: BaseException, *, is_certain: bool = True) -> None:
         """It comes to nothing. What others have written of it goes when the next one begins, unless it may yet turn out
