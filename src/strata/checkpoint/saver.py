@@ -25,7 +25,7 @@ from strata.checkpoint.frameworks import Block
 from strata.checkpoint.given import checked_metrics, whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, superseded_by, writer_name
+from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, writer_name
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
@@ -146,7 +146,8 @@ class Saver:
         self.looked()
 
     def looked(self) -> None:
-        """Where to go on from. Whoever takes over after that has come later than this process."""
+        """Where to go on from. Whoever takes over after that has come later than this process. Who has before has not:
+        what it may still commit is left behind by the first save of this one."""
         self._seen = self._checkpoints.seen
 
     def begin(
@@ -418,7 +419,6 @@ class Saver:
         base = self._returned
         if base is None:
             base = max((known for known in survey.line if known < step), default=-1)
-        self._check_unsaved(survey, base)
         agree = partial(self._goes_on_from, survey.line.get(base))
         known = [metadata for _, metadata in survey.sound]
         oldest = min((metadata.term for metadata in known), default=0)
@@ -432,14 +432,6 @@ class Saver:
             await self._sweep()
         self._returned, self._newest = None, base
         return term
-
-    def _check_unsaved(self, now: Survey, base: int) -> None:
-        """A process that was left over must not take over from those that have saved since it looked: what they were
-        told is committed would be lost."""
-        if self._term is None and self._seen is not None:
-            known = self._seen.line
-            if any(step > base and known.get(step) != folder for step, folder in now.line.items()):
-                raise superseded_by(self._checkpoints.store, now.lineage.newest)
 
     async def _goes_on_from(self, base: Folder | None) -> None:
         """For whoever must agree with others."""

@@ -1,5 +1,7 @@
-"""Who may take over: whoever came later. A process that was left over, and saves for the first time when others have
-saved since it looked where to go on from, must not make them lose what they were told is committed.
+"""Who may take over: whoever looked later where to go on from.
+
+A process that was left over, and saves for the first time when others have taken over since it looked, must not make
+them lose what they were told is committed. And what it may yet commit itself keeps none of them out.
 """
 
 import pytest
@@ -12,6 +14,7 @@ from strata.errors import NotFound, StorageUnavailable, Superseded
 from strata.storage import MemoryStorage
 from strata.storage.memory import Space
 from strata.testing.faulty import FaultyStorage
+from tests.unit.checkpoint.crews import Crew, state_of
 
 
 @pytest.fixture
@@ -34,16 +37,6 @@ def test_one_that_loaded_before_others_began_is_superseded_by_them(space: Space)
             left_over.save(b"left over", step=2)
         later.save(b"later", step=4)
         assert later.latest_step() == 4
-
-
-def test_so_is_one_that_looked_after_they_began_if_they_have_saved_since(space: Space) -> None:
-    with manager_in(space) as job, manager_in(space) as left_over:
-        job.save(b"1", step=1)
-        assert left_over.load() == b"1"
-        job.save(b"2", step=2)
-        with pytest.raises(Superseded):
-            left_over.save(b"left over", step=2)
-        assert job.load() == b"2"
 
 
 @pytest.mark.parametrize("looks", ["latest_step", "load"])
@@ -70,6 +63,46 @@ def test_whoever_looks_after_all_that_was_saved_takes_over(space: Space) -> None
         assert after.load() == b"after"
         with pytest.raises(Superseded):
             before.save(b"before", step=4)
+
+
+def test_what_the_one_before_commits_after_that_is_left_behind(space: Space, caplog: pytest.LogCaptureFixture) -> None:
+    with manager_in(space) as before, manager_in(space) as after:
+        before.save(b"before", step=1)
+        assert after.load() == b"before"
+        for step in (2, 3):
+            before.save(b"before", step=step)  # was under way when the job was started again
+        with caplog.at_level("WARNING", logger="strata.checkpoint"):
+            after.save(b"after", step=2)
+        assert "goes on from step 1, and leaves steps 2, 3 behind" in caplog.text
+        assert after.list_checkpoints() == [1, 2]
+        assert after.load() == b"after"
+        with pytest.raises(Superseded):
+            before.save(b"before", step=4)
+        after.save(b"after", step=3)
+        assert after.load() == b"after"
+
+
+def test_so_it_is_with_several_ranks(space: Space) -> None:
+    with Crew(MemoryStorage(space=space), 2, "old") as old, Crew(MemoryStorage(space=space), 2, "new") as new:
+        for step in (1, 2):
+            old.save([state_of(rank, step) for rank in range(2)], step)
+        assert [found["step"] for found in new.each(lambda _, manager: manager.load())] == [2, 2]
+        old.save([state_of(rank, 3) for rank in range(2)], 3)
+        for step in (3, 4):
+            new.save([{**state_of(rank, step), "by": "new"} for rank in range(2)], step)
+        with pytest.raises(Superseded):
+            old.save([state_of(rank, 4) for rank in range(2)], 4)
+        assert new.managers[0].list_checkpoints() == [1, 2, 3, 4]
+        assert [found["by"] for found in new.each(lambda _, manager: manager.load(3))] == ["new", "new"]
+
+
+def test_one_that_only_loads_disturbs_nobody(space: Space) -> None:
+    with manager_in(space) as job, manager_in(space) as looks:
+        job.save(b"1", step=1)
+        assert looks.load() == b"1"
+        job.save(b"2", step=2)
+        assert looks.load() == b"2"
+        job.save(b"3", step=3)
 
 
 def test_a_term_whose_answer_did_not_come_is_its_own_and_nobody_elses(space: Space) -> None:
