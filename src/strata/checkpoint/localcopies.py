@@ -9,7 +9,6 @@ claims it, and the others wait for the copy. A disk that fails, or is full, cost
 
 import asyncio
 import logging
-import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.claims import is_alive, own_name
 from strata.checkpoint.matching import Load, LoadReport
 from strata.checkpoint.opened import Opened
 from strata.checkpoint.slices import Index
@@ -166,9 +166,10 @@ class LocalCopies:
         try:
             while not await self.near.exists(piece):
                 if time.monotonic() > ends:
+                    logger.warning("%s was not fetched in %g s by who claimed it: now here", piece, FETCH_SECONDS)
                     return True
                 try:
-                    await self.near.put_if_absent(f"{piece}{CLAIM}", str(os.getpid()).encode())
+                    await self.near.put_if_absent(f"{piece}{CLAIM}", own_name().encode())
                     return True
                 except ObjectExists:
                     if not await self._is_being_fetched(piece):
@@ -181,8 +182,8 @@ class LocalCopies:
 
     async def _is_being_fetched(self, piece: str) -> bool:
         try:
-            return is_alive(int(await self.near.read(f"{piece}{CLAIM}")))
-        except (ObjectNotFound, ValueError):
+            return is_alive((await self.near.read(f"{piece}{CLAIM}")).decode(errors="replace"))
+        except ObjectNotFound:
             return True  # it was, until now: look again
 
     async def _fetch(self, piece: str, path: str, start: int, targets: Sequence[Data]) -> None:
@@ -314,19 +315,6 @@ class _Both:
 
     async def abort(self) -> None:
         await self._far.abort()
-
-
-def is_alive(process: int) -> bool:
-    """On this machine, as far as it can be told."""
-    if os.name == "nt":  # where to ask would be to end it
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 async def _beside(work: Coroutine[Any, Any, None], copy: Coroutine[Any, Any, None]) -> None:

@@ -1,5 +1,6 @@
 """Ranks on machines with disks of their own: what they save is behind, and what they load comes from their disks."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -231,19 +232,26 @@ def test_ranks_that_share_a_disk_read_each_stretch_from_behind_once(tmp_path: Pa
     assert not list(tmp_path.rglob("*.claim"))
 
 
-def test_what_a_process_that_died_had_claimed_is_fetched_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("had", ["a number of its own", "the number of one that is here now"])
+def test_what_a_process_that_died_had_claimed_is_fetched_by_another(
+    tmp_path: Path, had: str, caplog: pytest.LogCaptureFixture
+) -> None:
     far = MemoryStorage()
     with CheckpointManager(far) as manager:
         manager.save(large(1), step=1)
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    program = "from strata.checkpoint.claims import own_name; print(own_name(), end='')"
+    dead = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    if had != "a number of its own":
+        dead = b" ".join([str(os.getpid()).encode(), dead.partition(b" ")[2]])
     with Machines(far, [tmp_path] * 2) as crew:
         first = crew.managers[0]
         first.load()
         for piece in tmp_path.rglob("*@*"):
             piece.unlink()
-            piece.with_name(f"{piece.name}.claim").write_bytes(dead.stdout)
+            piece.with_name(f"{piece.name}.claim").write_bytes(dead)
         for found in crew.each(lambda rank, manager: manager.load()):
             assert_same(found, large(1))
+    assert "was not fetched" not in caplog.text
 
 
 def test_a_stretch_that_is_damaged_on_the_disk_is_read_from_behind(tmp_path: Path) -> None:
