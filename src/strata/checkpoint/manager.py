@@ -340,7 +340,9 @@ class CheckpointManager(CheckpointReader):
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
-        run = known_run(run_id, rank, world_size, together=is_given) if is_coordinated else None
+        run = None
+        if is_coordinated:
+            run = known_run(run_id, rank, world_size, self.config.ranks_seconds, together=is_given)
         self._seat = self._taken_seat(session or settings, (rank, world_size, run)) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
 
@@ -393,7 +395,7 @@ class CheckpointManager(CheckpointReader):
             return saver
         if world_size == 1:
             return Saver(self._checkpoints, self.config, arena)
-        run = common_run(run_id, rank, world_size)
+        run = common_run(run_id, rank, world_size, self.config.ranks_seconds)
         words = Words(self._checkpoints.store, run, rank, world_size, self.config.ranks_seconds)
         return CrewSaver(self._checkpoints, self.config, arena, words)
 
