@@ -133,7 +133,8 @@ class Runs:
             return self._planned.of(batches)
 
     def _planned_for(self, batches: range) -> "_Plan":
-        first, last = (batches.start, batches.stop) if batches else (0, 0)
+        # Not to `stop`, which of a part of a stepped range may lie behind the epoch.
+        first, last = (batches[0], batches[-1] + 1) if batches else (0, 0)
         samples = self._order.run(first, last, *self._share, step=batches.step)
         return _Plan(batches, edges_of(self._order, self._share, batches), samples)
 

@@ -2,7 +2,7 @@
 format, uneven and empty files, any order, any tail, and any sequence of commits, crashes and world sizes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import Phase, assume, given, note, seed, settings
 from hypothesis import strategies as st
 
-from strata.data import making
+from strata.data import making, runs
 from strata.data.loader import Loader
 from strata.data.mixing import Mix
 from strata.data.sampler import ResumableSampler
@@ -61,6 +61,18 @@ def orders(draw: st.DrawFn, sizes: st.SearchStrategy[int] = BATCHES, shards: st.
         seed=draw(st.integers(0, 2**65)),
         tail=draw(st.sampled_from(["drop", "pad", "short"])),
     )
+
+
+@contextmanager
+def planned(run: int, plan: int) -> Iterator[None]:
+    """Runs of so many batches at most, and so many samples whose places are computed together. Forked workers, too."""
+    with mock.patch.object(making, "MOST_BATCHES", run), mock.patch.object(runs, "PLAN_SAMPLES", plan):
+        yield
+
+
+RUNS = st.sampled_from([1, 2, 256])
+PLANS = st.sampled_from([1, 9, 30, runs.PLAN_SAMPLES])
+"""Runs that have enough samples by themselves, and runs that are planned with those that follow."""
 
 
 class Written:
@@ -117,13 +129,13 @@ def test_every_sample_comes_once_whatever_happens(written: Written, kind: str, e
         files=st.tuples(COUNTS, st.booleans()),
         order=orders(shards=st.one_of(st.none(), SHARDS)),
         world=st.sampled_from(WORLDS),
-        run=st.sampled_from([1, 2, 256]),
+        sizes=st.tuples(RUNS, PLANS),
         memory=st.sampled_from([1, 1 << 30]),
         history=histories(),
     )
-    def lives(*, files: Any, order: Order, world: int, run: int, memory: int, history: list[Event]) -> None:
-        note(f"{files=} {order=} {world=} {run=} {memory=} {history=}")
-        with mock.patch.object(making, "MOST_BATCHES", run):
+    def lives(*, files: Any, order: Order, world: int, sizes: Any, memory: int, history: list[Event]) -> None:
+        note(f"{files=} {order=} {world=} {sizes=} {memory=} {history=}")
+        with planned(*sizes):
             loader_job(written(kind, *files), order, world, memory_bytes=memory).live(history, LAST)
 
     lives()
@@ -260,12 +272,14 @@ def test_workers_give_every_sample_once_whatever_happens(written: Written, examp
     @given(
         files=st.tuples(st.sampled_from(ALL_KINDS), MANY),
         order=orders(st.integers(1, 5), st.one_of(st.none(), SHARDS)),
+        sizes=st.tuples(RUNS, PLANS),
         workers=WORKERS,
         history=histories("leave", "stale", worlds=[1, 2], most=4),
     )
-    def lives(*, files: Any, order: Order, workers: Workers, history: list[Event]) -> None:
-        note(f"{files=} {order=} {workers=} {history=}")
-        loader_job(written(*files), order, 1, workers).live(history, LAST)
+    def lives(*, files: Any, order: Order, sizes: Any, workers: Workers, history: list[Event]) -> None:
+        note(f"{files=} {order=} {sizes=} {workers=} {history=}")
+        with planned(*sizes):
+            loader_job(written(*files), order, 1, workers).live(history, LAST)
 
     lives()
 

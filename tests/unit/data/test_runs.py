@@ -25,14 +25,18 @@ class Blocks:
 
 
 def check(order: ElasticOrder, rows: int, asked: list[tuple[int, int]], share: Share = ALONE, step: int = 1) -> None:
+    check_runs(order, rows, [range(first, last, step) for first, last in asked], share)
+
+
+def check_runs(order: ElasticOrder, rows: int, asked: list[range], share: Share = ALONE) -> None:
     blocks = Blocks(rows)
     held = Held(blocks.decode, 1 << 20, 2)
     try:
         runs = Runs(order, share, blocks, held)
-        for first, last in asked:
-            run = runs.begin(range(first, last, step))()
+        for batches in asked:
+            run = runs.begin(batches)()
             found = [batch["number"].tolist() for batch in run.batches()]
-            assert found == [order.places(batch, *share).tolist() for batch in range(first, last, step)]
+            assert found == [order.places(batch, *share).tolist() for batch in batches]
     finally:
         held.close()
 
@@ -49,6 +53,18 @@ def test_blocks_may_be_cut_anywhere(rows: int, shuffle: bool) -> None:
 
 def test_every_third_batch_by_itself() -> None:
     check(elastic(1000, 20, 16), 7, [(1, 2), (4, 20), (22, 62)], step=3)
+
+
+@pytest.mark.parametrize("tail", ["drop", "short", "pad"])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+@pytest.mark.parametrize("batch", [16, PLAN_SAMPLES // 3, PLAN_SAMPLES])
+def test_a_worker_s_batches_in_runs_of_any_length_to_the_end_of_the_epoch(batch: int, step: int, tail: Tail) -> None:
+    order = elastic(11 * batch + 3, 50, batch, tail=tail)
+    for worker in range(step):
+        left, asked = range(worker, order.batches, step), []
+        for length in (1, 2, 256):  # cut off as they are for those who make them: what is behind the end counts along
+            asked, left = [*asked, left[:length]], left[length:]
+        check_runs(order, 100, asked)
 
 
 def test_more_blocks_than_sixteen_bits_can_count() -> None:

@@ -17,6 +17,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
 from strata.data.remembering import Remembered
+from strata.data.runs import PLAN_SAMPLES
 from strata.errors import InvalidInput
 
 pa = pytest.importorskip("pyarrow")
@@ -82,6 +83,22 @@ def test_two_epochs_are_those_of_the_loader(index: DatasetIndex, epochs: list[An
         assert len(batches) == len(epochs[0])
         assert [ids(one.over(batches)), ids(one.over(batches))] == epochs
         assert (one.epoch, one.batch) == (2, 0)
+
+
+@pytest.fixture(scope="module")
+def long_epoch(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
+    """Each of four workers has runs of more samples than are planned at once."""
+    folder = tmp_path_factory.mktemp("long")
+    pq.write_table(pa.table({"id": np.arange(5 * PLAN_SAMPLES + 7)}), folder / "a.parquet", row_group_size=1000)
+    return index_dataset(folder, "parquet")
+
+
+@pytest.mark.parametrize(("start", "count"), [("fork", 2), ("fork", 3), ("fork", 4), ("spawn", 2), ("spawn", 3)])
+def test_an_epoch_of_long_runs_is_that_of_the_loader(long_epoch: DatasetIndex, start: str, count: int) -> None:
+    with Loader(long_epoch, 247, tail="short") as plain, Loader(long_epoch, 247, tail="short") as one:
+        assert len(plain) % count, "workers have different numbers of batches"
+        assert ids(one.over(workers(one, count, start))) == ids(plain)
+        assert (one.epoch, one.batch) == (1, 0)
 
 
 @pytest.mark.parametrize("count", [1, 3])
