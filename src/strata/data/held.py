@@ -50,8 +50,8 @@ class Held:
                 self._in_use[block] -= 1
                 if not self._in_use[block]:
                     del self._in_use[block]
-                if self._blocks[block].done() and self._blocks[block].exception() is not None:
-                    self._blocks.pop(block)  # whoever wants it again tries again
+                if self._has_failed(block):
+                    del self._blocks[block]  # whoever wants it again tries again
             self._trim()
 
     def close(self) -> None:
@@ -61,9 +61,11 @@ class Held:
         self.held_bytes = 0
 
     def _has_failed(self, block: int) -> bool:
-        """When nobody wanted it any more. What went wrong then says nothing of now: it is read again."""
-        read = self._blocks[block]
-        return block not in self._in_use and read.done() and not read.cancelled() and read.exception() is not None
+        """And nobody wants it any more. What went wrong then says nothing of now: it is read again."""
+        read = self._blocks.get(block)
+        if read is None or block in self._in_use:
+            return False
+        return read.done() and not read.cancelled() and read.exception() is not None
 
     def _read(self, block: int) -> Decoded:
         decoded = self._decode(block)

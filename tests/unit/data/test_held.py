@@ -100,6 +100,32 @@ def test_one_that_failed_is_tried_again(source: Source) -> None:
     held.close()
 
 
+def test_all_who_want_one_that_fails_are_told_why_and_keep_nothing_else(source: Source) -> None:
+    source.fails = {5}
+    source.go.clear()
+    held = Held(source, 2 * BLOCK_BYTES, 2)
+    runs = [held.want([5, 1, 2]), held.want([5, 3, 4])]
+    source.go.set()
+    for wanted in runs:
+        assert isinstance(wanted[5].exception(), OSError)
+        assert [int(wanted[block].result()["x"].values[0]) for block in [*wanted][1:]] == [*wanted][1:]
+    for wanted in runs:
+        held.done(wanted)
+    for block in range(10, 20):
+        use(held, block)
+    assert held.held_bytes <= 2 * BLOCK_BYTES
+    source.fails = set()
+    assert use(held, 5) == [5]
+    held.close()
+
+
+def test_who_is_done_after_it_was_closed_is_not_told_of_something_else(source: Source) -> None:
+    held = Held(source, 10 * BLOCK_BYTES, 1)
+    wanted = held.want([1, 2])
+    held.close()
+    held.done(wanted)
+
+
 def test_one_that_failed_when_nobody_wanted_it_any_more_is_no_error_later(source: Source) -> None:
     source.fails = {5}
     source.go.clear()
