@@ -292,9 +292,7 @@ class Loader(Cursor):
         if not attendance.is_fresh and not self._is_resumed:
             return
         if attendance.is_fresh:
-            standing = attendance.begin(through(self._order, len(self)))
-            self._share = standing.share
-            self._making.take(standing.share)
+            self._take(attendance.begin(through(self._order, len(self))).share)
         epoch, consumed = attendance.reached
         batch = batch_after(self._order, consumed)
         there = (epoch, batch) if batch < len(self) else (epoch + 1, 0)
@@ -310,6 +308,12 @@ class Loader(Cursor):
         self._is_resumed = False
         self._say_where()
         self._worked_on()
+
+    def _take(self, share: Share) -> None:
+        """Of all batches from now on, also in workers that were started before."""
+        self._share = share
+        self._making.take(share)
+        self._tell()
 
     def _worked_on(self) -> None:
         attendance = self._attendance
@@ -343,7 +347,8 @@ class Loader(Cursor):
 
     def batches_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
         """In a worker's copy of this loader: its batches of the iteration that begins now."""
-        epoch, batch = self._begun_in_worker()
+        epoch, batch, *share = self._begun_in_worker()
+        self._making.take(Share(*share))
         return self._from(self._position.at(epoch, batch), worker, workers, self._missing_in(worker))
 
     def _from(
@@ -363,6 +368,10 @@ class Loader(Cursor):
         if self.batch == len(self):
             self._go_to(self._position.at(self.epoch + 1, 0))
         self._count()
+
+    def _where(self) -> tuple[int, ...]:
+        """Ranks may come and go while workers stay: what is this one's of each batch goes along."""
+        return *super()._where(), *self._share
 
     def _give(self, epoch: int, given: int) -> None:
         super()._give(epoch, given)

@@ -3,7 +3,9 @@
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -337,28 +339,40 @@ def test_a_coordinator_that_has_lost_its_journal_learns_all_from_the_storage(
 
 
 class Lockstep:
-    """Ranks that take each step together, as those with collectives do."""
+    """Ranks that take each step together, as those with collectives do. Rank 0 reads with so many workers of a
+    DataLoader, which stay."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, workers: int = 0) -> None:
+        self._url, self._workers = url, workers
         self.loaders: dict[int, Loader] = {}
+        self._begin: dict[int, Callable[[], Iterator[Any]]] = {}
         self._reading: dict[int, Any] = {}
 
     def start(self, *ranks: int) -> None:
         for rank in ranks:
             place = {"rank": rank, "world_size": 3, "coordinator_url": self._url}
-            self.loaders[rank] = Loader(dataset_id="rows", global_batch_size=20, report="each", **place)
+            made = self.loaders[rank] = Loader(dataset_id="rows", global_batch_size=20, report="each", **place)
+            self._begin[rank] = made.__iter__ if rank or not self._workers else self._from_workers(made)
+
+    def _from_workers(self, loader: Loader) -> Callable[[], Iterator[Any]]:
+        how = {"num_workers": self._workers, "persistent_workers": True, "multiprocessing_context": "fork"}
+        data = pytest.importorskip("torch.utils.data")
+        return partial(loader.over, data.DataLoader(loader.dataset(), batch_size=None, **how))
 
     def rejoin(self) -> None:
         """After a step that not all of them have completed."""
         for loader in self.loaders.values():
             loader.rejoin()
-        self._reading = {rank: iter(loader) for rank, loader in sorted(self.loaders.items())}
+        self._reading = {rank: self._begin[rank]() for rank in sorted(self.loaders)}
 
     def step(self) -> list[int]:
         """The global batch, if all of them get it."""
+        first, *others = self._reading.values()
+        none = {"id": np.empty(0)}
         with ThreadPoolExecutor(len(self._reading)) as threads:
-            shares = list(threads.map(lambda reading: next(reading, {"id": np.empty(0)}), self._reading.values()))
+            asked = [threads.submit(next, reading, none) for reading in others]
+            own = next(first, none)  # by this thread: workers that a pool's forks cannot end well
+            shares = [own, *(each.result() for each in asked)]
         return [number for share in shares for number in share["id"].tolist()]
 
     def lose(self, rank: int) -> None:
@@ -374,8 +388,9 @@ class Lockstep:
             loader.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_those_who_are_left_go_on_in_the_middle_of_an_epoch_and_who_joins_shares_in(
-    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
@@ -386,7 +401,7 @@ def test_those_who_are_left_go_on_in_the_middle_of_an_epoch_and_who_joins_shares
         rows = write_rows(tmp_path / "rows")
         register(own.address, rows)
         client.call("ConfigureJob", recovery="carry_on")
-        wanted, ranks = all_batches(rows), Lockstep(own.address)
+        wanted, ranks = all_batches(rows), Lockstep(own.address, workers)
         ranks.start(0, 1, 2)
         ranks.rejoin()
         seen = [ranks.step() for _ in range(4)]

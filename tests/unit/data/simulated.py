@@ -1,8 +1,9 @@
 """Loaders as parts of a job whose coordinator is the core itself, with messages that are lost on the way."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -69,7 +70,11 @@ class Session:
 class SimulatedJob:
     """Ranks that take each step together, and a model that remembers what it has learned from."""
 
-    def __init__(self, index: DatasetIndex, batch: int, how: dict[str, Any], seed: int, recovery: str) -> None:
+    def __init__(
+        self, index: DatasetIndex, batch: int, how: dict[str, Any], seed: int, recovery: str, *, workers: int = 0
+    ) -> None:
+        """`workers`: of a DataLoader that the first rank reads with, and that stay."""
+        self._workers = workers
         self._index, self._batch, self._how, self._carries_on = index, batch, how, recovery == "carry_on"
         self.cluster = Cluster(recovery=recovery)
         said = {"total_samples": index.rows, "shard_size": 4, "shuffle": True, "seed": 3, "order": "elastic"}
@@ -77,6 +82,7 @@ class SimulatedJob:
         self._lost, self._count, self._step = Random(seed), 0, 0
         self._sessions: dict[str, Session] = {}
         self._loaders: dict[str, Loader] = {}
+        self._batches: dict[str, Callable[[], Iterator[Any]]] = {}
         self._reading: dict[str, Iterator[Any]] = {}
         self.learned: list[list[int]] = []
         self._saved: list[list[int]] = []
@@ -116,6 +122,14 @@ class SimulatedJob:
                 except RpcError:
                     continue
         self._sessions[worker], self._loaders[worker] = session, made
+        has_workers = self._workers and len(self._loaders) == 1
+        self._batches[worker] = self._from_workers(made) if has_workers else made.__iter__
+
+    def _from_workers(self, loader: Loader) -> Callable[[], Iterator[Any]]:
+        from torch.utils.data import DataLoader
+
+        how = {"num_workers": self._workers, "persistent_workers": True, "multiprocessing_context": "fork"}
+        return partial(loader.over, DataLoader(loader.dataset(), batch_size=None, **how))
 
     def _rejoin(self) -> None:
         for loader in self._loaders.values():
@@ -123,7 +137,7 @@ class SimulatedJob:
         self._iterate()
 
     def _iterate(self) -> None:
-        self._reading = {worker: iter(loader) for worker, loader in self._loaders.items()}
+        self._reading = {worker: begin() for worker, begin in self._batches.items()}
 
     def step(self) -> None:
         """All of them complete one, at the end of an epoch the first of the next."""
@@ -136,8 +150,11 @@ class SimulatedJob:
 
     def _next(self) -> list[int] | None:
         ranked = sorted(self._reading, key=lambda worker: self._sessions[worker].registered.rank)
+        first, *others = self._reading
         with ThreadPoolExecutor(len(ranked)) as threads:
-            shares = list(threads.map(lambda worker: next(self._reading[worker], None), ranked))
+            asked = {worker: threads.submit(next, self._reading[worker], None) for worker in others}
+            own = next(self._reading[first], None)  # by this thread: workers that a pool's forks cannot end well
+            shares = [own if worker == first else asked[worker].result() for worker in ranked]
         assert len({share is None for share in shares}) == 1, "all ranks take the same number of steps"
         if shares[0] is None:
             return None
@@ -173,6 +190,7 @@ class SimulatedJob:
 
     def _end(self, worker: str) -> Session:
         self._reading.pop(worker, None)
+        del self._batches[worker]
         part = self._loaders.pop(worker)
         assert part._attendance is not None
         part._attendance._stop()
@@ -185,8 +203,8 @@ class SimulatedJob:
 
 
 @contextmanager
-def simulated(*given: Any) -> Iterator[SimulatedJob]:
-    job = SimulatedJob(*given)
+def simulated(*given: Any, workers: int = 0) -> Iterator[SimulatedJob]:
+    job = SimulatedJob(*given, workers=workers)
     quick = patch.multiple(attendance, PAUSE_SECONDS=0.0005, leave=lambda session: None)
     with quick:
         try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strata.data import DatasetIndex, Loader, index_dataset
 from tests.unit.data.making import of_parquet, table
 from tests.unit.data.simulated import SimulatedJob, simulated
-from tests.unit.data.test_histories import examined, some_and_many
+from tests.unit.data.test_histories import AS_FOUND, examined, some_and_many
 
 ROWS = 45
 PARTS = (17, 0, 28)
@@ -25,6 +25,10 @@ EVENTS = st.lists(
         st.just("join"),
     ),
     max_size=14,
+)
+
+COME_AND_GO = st.permutations([("lose", 1), ("lose", 1), "join", "join", "save"]).map(
+    lambda found: ["step", *(each for event in found for each in (event, "step"))]
 )
 
 
@@ -78,5 +82,21 @@ def test_each_batch_is_learned_from_once(index: DatasetIndex, recovery: str, exa
         with simulated(index, batch, how, seed, recovery) as job:
             live(job, recovery, size, events)
             assert job.learned == wanted(index, len(job.learned), batch, tail)
+
+    lives()
+
+
+@some_and_many(3, 30)
+def test_workers_that_stay_take_the_share_of_those_who_are_there(index: DatasetIndex, examples: int) -> None:
+    pytest.importorskip("torch")
+
+    @examined(examples, phases=AS_FOUND)
+    @given(workers=st.integers(1, 2), events=COME_AND_GO, tail=st.sampled_from(["drop", "short", "pad"]))
+    def lives(workers: int, events: list[Any], tail: Any) -> None:
+        note(f"{workers} {events} {tail}")
+        how = {"tail": tail, "report": "each", "threads": 1}
+        with simulated(index, 8, how, 0, "carry_on", workers=workers) as job:
+            live(job, "carry_on", 2, events)
+            assert job.learned == wanted(index, len(job.learned), 8, tail)
 
     lives()

@@ -17,7 +17,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
 from strata.data.remembering import Remembered
-from strata.data.runs import PLAN_SAMPLES
+from strata.data.runs import PLAN_SAMPLES, Share
 from strata.errors import InvalidInput
 
 pa = pytest.importorskip("pyarrow")
@@ -133,6 +133,18 @@ def test_what_workers_had_prepared_is_not_lost_at_another_number_of_workers_or_r
         state = states[0]
         seen += [list(chain(*shares)) for shares in zip(*parts, strict=True)]
     assert seen == epochs[0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_workers_that_stay_take_the_share_that_the_loader_has(
+    index: DatasetIndex, epochs: list[Any], count: int
+) -> None:
+    with loader(index) as one:
+        batches = workers(one, count, persistent_workers=count > 0)
+        for begins, share in ((0, Share(0, 1)), (2, Share(1, 3)), (4, Share(0, 2)), (6, Share(0, 1))):
+            one._take(share)
+            places = slice(share.position * SIZE // share.world, (share.position + 1) * SIZE // share.world)
+            assert taken(one.over(batches), 2) == [batch[places] for batch in epochs[0][begins : begins + 2]]
 
 
 def test_spawned_workers_are_given_all_they_need(index: DatasetIndex, epochs: list[Any]) -> None:
