@@ -75,8 +75,9 @@ def beginning(
     tail: Tail,
     epoch: int,
 ) -> Position:
-    """Of an epoch. No `streams`: as many as `streams_for` says."""
-    return Position(
+    """Of an epoch, of which something is given out if there is anything. No `streams`: as many as `streams_for`
+    says."""
+    found = Position(
         fingerprint=fingerprint,
         total_samples=layout.total_samples,
         shard_size=layout.shard_size,
@@ -89,6 +90,13 @@ def beginning(
         epoch=check_int(epoch, "epoch"),
         batch=0,
     )
+    if layout.total_samples and not order_at(found).batches:
+        raise InvalidInput(
+            f"{layout.total_samples} samples fill no batch of {global_batch_size}, and tail='drop' leaves out what "
+            "fills none, so that all epochs would be over at once: take a smaller global_batch_size, or tail='short' "
+            "or 'pad'"
+        )
+    return found
 
 
 def told_apart(then: str, now: str) -> str:

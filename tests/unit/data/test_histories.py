@@ -63,6 +63,11 @@ def orders(draw: st.DrawFn, sizes: st.SearchStrategy[int] = BATCHES, shards: st.
     )
 
 
+def kept(order: Order, total: int) -> Order:
+    """What fills no batch is not dropped as a whole."""
+    return order._replace(tail="short") if order.tail == "drop" and total < order.size else order
+
+
 @contextmanager
 def planned(run: int, plan: int) -> Iterator[None]:
     """Runs of so many batches at most, and so many samples whose places are computed together. Forked workers, too."""
@@ -113,6 +118,8 @@ def oracle_of(source: Source, order: Order) -> OfEpochs:
 
 
 def loader_job(source: Source, order: Order, world: int, workers: "Workers | None" = None, **given: Any) -> Job:
+    order = kept(order, len(source.rows))
+
     def make(rank: int, world: int) -> Rank:
         loader = loader_of(source, order, rank=rank, world_size=world, **given)
         made = Rank(loader, loader.__iter__, loader.close)
@@ -145,6 +152,8 @@ def test_every_sample_comes_once_whatever_happens(written: Written, kind: str, e
 
 
 def sampler_job(total: int, order: Order, world: int) -> Job:
+    order = kept(order, total)
+
     def make(rank: int, world: int) -> Rank:
         sampler = ResumableSampler(total, rank=rank, world_size=world, **order.settings())
         return Rank(sampler, lambda: map(_numbered, sampler.over(sampler)), lambda: None)

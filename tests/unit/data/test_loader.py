@@ -275,6 +275,14 @@ def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
         assert list(batches) == []
 
 
+def test_a_dataset_that_fills_no_batch_is_not_dropped_as_a_whole(dataset: DatasetIndex) -> None:
+    with pytest.raises(InvalidInput, match=rf"{ROWS} samples fill no batch of {ROWS + 1}.*tail='short' or 'pad'"):
+        Loader(dataset, ROWS + 1)
+    for tail, size in (("short", ROWS), ("pad", ROWS + 1)):
+        with Loader(dataset, ROWS + 1, tail=tail) as batches:
+            assert [len(batch) for batch in ids(batches)] == [size]
+
+
 def test_a_closed_loader_says_so_and_another_goes_on(dataset: DatasetIndex) -> None:
     with loader(dataset) as plain, loader(dataset) as again:
         with loader(dataset) as batches:

@@ -223,18 +223,18 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(indexes: list[DatasetI
 
 
 def test_loaders_that_cannot_be_mixed_are_refused(indexes: list[DatasetIndex], tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     with (
         Loader(indexes[0], SIZE) as one,
         Loader(indexes[1], SIZE + 1) as larger,
         Loader(indexes[1], SIZE, rank=1, world_size=2) as elsewhere,
-        Loader(tmp_path, SIZE, format="parquet") as short,
+        Loader(tmp_path, SIZE, format="parquet") as empty,
     ):
         for loaders, told in (
             ({}, "at least one"),
             ({one: 1.0, larger: 1.0}, "batches of 5"),
             ({one: 1.0, elsewhere: 1.0}, "rank 1 of 2"),
-            ({one: 1.0, short: 1.0}, "no batches"),
+            ({one: 1.0, empty: 1.0}, "no batches"),
             ({one: 0.0}, "above 0"),
             ({one: float("nan")}, "above 0"),
             ({one: True}, "above 0"),
