@@ -107,6 +107,11 @@ class Attendance:
         """Whether it is to begin: for the first time, or again."""
         return self._is_to_begin or self._stale is not None
 
+    @property
+    def carries_on(self) -> bool:
+        """Whether nobody goes back when another is lost, as far as is known."""
+        return self._standing is not None and self._standing.carries_on
+
     def look(self) -> None:
         """If the world is known to have changed, whether that matters."""
         if not self.is_fresh and self._standing is not None and self._standing.generation < self._session.generation:

@@ -216,6 +216,10 @@ class Loader(Cursor):
         """The rest of the epoch that it is in. When that is at its end, the next is. What `map` raises, or an error in
         the data, ends it: the batch that could not be made is the next one still."""
         self._starting()
+        yield from self.rest()
+
+    def rest(self) -> Iterator[Any]:
+        """As iterating, for who has settled it: in a job it does not begin again by itself."""
         moves, epoch = self._iterated(), self.epoch
         for number, batch in self._making.batches(self._order, range(self.batch, len(self))):
             self._give(epoch, number + 1)
@@ -252,6 +256,18 @@ class Loader(Cursor):
         StaleGeneration is raised, since those wait for this one to go back with them."""
         if self._attendance is not None:
             self._attendance.has_changed = has_changed
+
+    def is_to_begin(self) -> bool:
+        """Whether to settle it means to begin where all ranks do: for the first time, or again."""
+        if self._attendance is None:
+            return False
+        self._attendance.look()
+        return self._attendance.is_fresh
+
+    @property
+    def carries_on(self) -> bool:
+        """Whether its job goes on where others are lost: known once it has settled."""
+        return self._attendance is not None and self._attendance.carries_on
 
     def settle(self) -> None:
         """Go where all ranks of the job go on from, once they are all there. To iterate does that by itself."""

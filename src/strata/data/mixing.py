@@ -7,10 +7,13 @@
 The k-th batch of a dataset with weight w comes at an instant between k / w and (k + 1) / w that the seed has drawn;
 batches come in the order of their instants. So the order is irregular, the shares are right to about a batch at every
 point, and what comes next follows from how many of each were given out, and from nothing else: not from the ranks.
+
+In a job (loaders with a `dataset_id`) where its loaders stand says how many that are, so that ranks that have seen more
+than others of the mix go on alike. One of them may have to begin again: then all do, before anybody asks what is next.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +45,7 @@ class Mix(Giving):
     """See the module. Safe to iterate by one thread at a time; its loaders are iterated by nobody else meanwhile.
 
     loaders: each with its weight; only how large weights are beside each other matters. All have batches of the same
-        size, and are of the same rank.
+        size, and are of the same rank. All are part of a job that goes back when somebody is lost, or none is.
     global_batch_size: that size.
     """
 
@@ -52,23 +55,26 @@ class Mix(Giving):
         self._seed = check_seed(seed)
         _check_alike(self._loaders, check_int(global_batch_size, "global_batch_size", least=1))
         self._given = [0] * len(self._loaders)
+        self._is_of_a_job = self._loaders[0].is_of_a_job
         super().__init__()
 
     @property
     def given(self) -> tuple[int, ...]:
-        """How many batches of each loader were given out."""
+        """How many batches of each loader were given out: of one that is part of a job, in that."""
+        if self._is_of_a_job:
+            return tuple(loader.epoch * len(loader) + loader.batch for loader in self._loaders)
         return tuple(self._given)
 
     @property
     def next(self) -> int:
         """The loader that the next batch is of, counted from 0."""
-        return self._next(self._given)
+        return self._next(self.given)
 
     def state_dict(self) -> dict[str, Any]:
         """What was given out is consumed, and nothing else. The same on all ranks."""
         self._check_counted()
         states = [loader.state_dict() for loader in self._loaders]
-        mixed = _Mixed(seed=self._seed, weights=self._weights, given=[*self._given], loaders=states)
+        mixed = _Mixed(seed=self._seed, weights=self._weights, given=[*self.given], loaders=states)
         return msgspec.structs.asdict(mixed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -92,6 +98,7 @@ class Mix(Giving):
     def __iter__(self) -> Iterator[Any]:
         """Batches without end. An error of a loader ends it: the batch that could not be made is the next one still."""
         moves = self._iterated()
+        self._settle()
         under_way: dict[int, Iterator[Any]] = {}
         while self._moves == moves:
             number = self.next
@@ -100,17 +107,33 @@ class Mix(Giving):
             self._gave()
             yield batch
 
+    def _settle(self) -> None:
+        """All loaders together, which are in the same order on all ranks: else one would wait for others here, and they
+        for it there."""
+        loaders = [loader for loader in self._loaders if loader.is_of_a_job]
+        if any(loader.is_to_begin() for loader in loaders):
+            for loader in loaders:
+                loader.rejoin()
+        for loader in loaders:
+            loader.settle()
+            if loader.carries_on:
+                raise InvalidInput(
+                    "the job carries on where others are lost, which a mix of its datasets cannot: what was worked on "
+                    "of each is not known at the same step. Let the job go back to a checkpoint instead "
+                    '(recovery="rollback"), or mix loaders without a dataset_id'
+                )
+
     def _batch_of(self, number: int, under_way: dict[int, Iterator[Any]]) -> Any:
         """The loader's next one, of its next epoch if this one is through."""
         for _ in range(2):
             if number not in under_way:
-                under_way[number] = iter(self._loaders[number])
+                under_way[number] = self._loaders[number].rest()
             for batch in under_way[number]:
                 return batch
             del under_way[number]
         raise InvalidInput(f"loader {number} of the mix gives no batches any more")
 
-    def _next(self, given: list[int]) -> int:
+    def _next(self, given: Sequence[int]) -> int:
         """The loader that comes next, when so many were given out of each."""
         instants = [self._instant(number, count) for number, count in enumerate(given)]
         return instants.index(min(instants))
@@ -163,7 +186,7 @@ class Mix(Giving):
 
     def _where(self) -> tuple[int, ...]:
         """What was given of each, and then the epoch and batch of each."""
-        return (*self._given, *(place for loader in self._loaders for place in (loader.epoch, loader.batch)))
+        return (*self.given, *(place for loader in self._loaders for place in (loader.epoch, loader.batch)))
 
     def _count(self) -> None:
         number = self.next
@@ -209,5 +232,10 @@ def _check_alike(loaders: list[Loader], global_batch_size: int) -> None:
                 f"loader {number} of the mix is of rank {loader.share.position} of {loader.share.world}, and the first "
                 f"of rank {loaders[0].share.position} of {loaders[0].share.world}"
             )
+        if loader.is_of_a_job != loaders[0].is_of_a_job:
+            raise InvalidInput(
+                "some loaders of the mix are part of a job (dataset_id), and some are not: who joins would find only "
+                "those of the job where the others are"
+            )
         if not len(loader):
-            raise InvalidInput(f"loader {number} of the mix has no batches: its dataset is smaller than one")
+            raise InvalidInput(f"loader {number} of the mix has no batches: its dataset is empty")
