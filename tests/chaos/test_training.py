@@ -15,10 +15,13 @@ import pytest
 
 from strata import CheckpointReader, DatasetRegistry
 from tests.integration.data.jobs import write_rows
+from tests.integration.session.scenes import eventually, helpers_of
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 
 JOB = "chaos"
-ROWS, EPOCHS = 2_000, 6
+ROWS, EPOCHS, STEP_SECONDS = 2_000, 6, 0.3
+"""Undisturbed, that alone is three minutes."""
+FEWEST_BLOWS = 25
 FLAGS = ("--lease-seconds", "3", "--heartbeat-seconds", "0.5")
 SEED = int(os.environ.get("STRATA_CHAOS_SEED", "1"))
 
@@ -32,13 +35,16 @@ class Crew:
         self.running: list[subprocess.Popen[bytes]] = []
         self.stopped: list[subprocess.Popen[bytes]] = []
         self.ended: list[int] = []
+        self.pids: list[int] = []
+        """Of all that ever ran."""
 
     def fill(self) -> None:
         while len(self.running) + len(self.stopped) < self._size:
-            how = {"job": JOB, "name": f"w{self._count}", "seconds": 0.05, "epochs": EPOCHS, "save_every": 5}
+            how = {"job": JOB, "name": f"w{self._count}", "seconds": STEP_SECONDS, "epochs": EPOCHS, "save_every": 5}
             command = [sys.executable, "-m", "tests.integration.worker.trainee", str(self._folder), json.dumps(how)]
             with (self._folder / f"log-{self._count}").open("wb") as log:
                 self.running.append(subprocess.Popen(command, stdout=log, stderr=log, env=self._environment))
+            self.pids.append(self.running[-1].pid)
             self._count += 1
 
     def take_stock(self) -> None:
@@ -122,8 +128,9 @@ def test_a_job_that_is_tormented_ends_and_nothing_is_lost(tmp_path: Path, size: 
         with crew(tmp_path, running.address, size) as workers:
             workers.fill()
             done = torment(workers, running, operator, random.Random(seed), seconds)
+            assert len(done) >= FEWEST_BLOWS, f"seed {seed}: it was over after {done}"
             workers.resume()
-            ends = time.monotonic() + 300
+            ends = time.monotonic() + 600
             while workers.running:
                 assert time.monotonic() < ends, f"seed {seed}: it did not come to its end after {done}"
                 workers.take_stock()
@@ -138,6 +145,5 @@ def test_a_job_that_is_tormented_ends_and_nothing_is_lost(tmp_path: Path, size: 
             final = checkpoints.load()
         assert int(final["samples"][0]) == EPOCHS * ROWS
         assert int(final["total"][0]) == EPOCHS * sum(range(ROWS)), "every sample once, and none twice"
-    time.sleep(3)
-    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False).stdout.split()
-    assert not left, f"processes are left: {left}"
+    eventually(lambda: not subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout)
+    eventually(lambda: not any(helpers_of(pid) for pid in workers.pids), "the end of all helpers")
