@@ -118,6 +118,7 @@ def _huge() -> DatasetIndex:
         pa.array([f"part-{number:05}.parquet" for number in range(HUGE_FILES)]),
         np.full(HUGE_FILES, rows * HUGE_GROUPS * 64, np.int64),
         pa.array(["1"] * HUGE_FILES),
+        np.zeros(HUGE_FILES, np.uint64),
     )
     per_block = np.full(blocks, rows, np.int64)
     groups = np.tile(np.arange(HUGE_GROUPS), HUGE_FILES)

@@ -294,7 +294,7 @@ def test_an_index_is_made_and_says_what_it_found(folder: Path) -> None:
     assert told[-1] == f"saved as {folder}/.strata-index"
     found = document(files_only("index", folder, "-f", "csv", "--out", folder.parent / "ix", "--json"))
     assert (found["rows"], found["files"], found["empty_files"], found["block_rows"]) == (100, 4, 1, [20, 50])
-    assert f"fingerprint {found['fingerprint']}" in told
+    assert f"fingerprint {found['fingerprint'].partition('.')[0]}" in told
     assert (folder.parent / "ix").read_bytes() == (folder / ".strata-index").read_bytes()
 
 

@@ -14,6 +14,7 @@ from strata.cli.drawing import new_table, open_console
 from strata.cli.remote import Json
 from strata.data.files import File
 from strata.data.finding import find_files
+from strata.data.fingerprints import whole
 from strata.data.formats import format_name
 from strata.data.index import Change, DatasetIndex
 from strata.data.indexfile import is_index, load_index, save_index
@@ -96,7 +97,7 @@ def _draw(made: DatasetIndex) -> None:
         table.add_row(Text(printable(name)), Text(printable(kind)))
     if found["columns"]:
         console.print(table)
-    console.print(f"fingerprint {made.fingerprint}")
+    console.print(f"fingerprint {whole(made.fingerprint)}")
 
 
 def _spread(ends: list[str]) -> str:

@@ -188,6 +188,8 @@ class _Service:
                 shard_size=dataset.shard_size,
                 path=dataset.path,
                 format=dataset.format,
+                fingerprint=dataset.fingerprint,
+                columns=dataset.columns,
             )
             found = response.SerializeToString()
             self._shares.keep(key, found)

@@ -129,6 +129,7 @@ def register_dataset(request: pb.RegisterDatasetRequest) -> events.DatasetRegist
         request.order or "elastic",
         _maybe(request, "replaces_version"),
         request.fingerprint,
+        request.columns,
     )
 
 
@@ -368,6 +369,7 @@ def dataset(known: Dataset) -> pb.Dataset:
         order=known.order,
         consumed_samples=known.consumed.count,
         fingerprint=known.fingerprint,
+        columns=known.columns,
     )
 
 

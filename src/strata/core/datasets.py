@@ -58,6 +58,7 @@ def on_register(turn: Turn, event: DatasetRegisterRequested) -> None:
                 event.order,
                 f"replaces version {known.version}: {'; '.join(differs)}" if known else "registered",
                 event.fingerprint,
+                event.columns,
             )
         )
         turn.volatile.ownerships.forget(event.job, event.dataset)
@@ -171,6 +172,7 @@ def apply_registered(state: State, record: DatasetRegistered) -> None:
         record.strategy,
         record.order,
         record.fingerprint,
+        columns=record.columns,
         proofs=[] if former is None else former.proofs,
     )
     point = None if job.point is None else job.attempts.get(job.point.attempt)

@@ -127,6 +127,8 @@ class DatasetRegisterRequested(Event, frozen=True):
     replaces: int | None = None
     fingerprint: str = ""
     """Of its files, as whoever registers it finds them; empty: it did not look."""
+    columns: str = ""
+    """Their names and types, to be told where they are others than they were."""
 
 
 class DatasetRemoveRequested(Event, frozen=True):

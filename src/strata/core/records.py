@@ -180,6 +180,7 @@ class DatasetRegistered(JobRecord, frozen=True):
     order: str
     reason: str
     fingerprint: str = ""
+    columns: str = ""
 
 
 class DatasetRemoved(JobRecord, frozen=True):

@@ -149,6 +149,8 @@ class Dataset(msgspec.Struct):
     unproven: list[int] = []
     """Epochs that were begun here, and ended unheard: a checkpoint from behind them is gone on from. In the elastic
     order any reader knows how much they had."""
+    columns: str = ""
+    """The names and types of its columns, as whoever registered it found them."""
 
     @property
     def shard_count(self) -> int:

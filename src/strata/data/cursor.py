@@ -34,11 +34,15 @@ class Cursor(Giving):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there, at any number of ranks. What was saved with another order, or of other data, is refused."""
-        self._go_to(resumed(self._position, Position.of(state)))
+        self._go_to(resumed(self._position, Position.of(state), self._change))
 
     def set_epoch(self, epoch: int) -> None:
         """From its first batch on."""
         self._go_to(self._position.at(check_int(epoch, "epoch"), 0))
+
+    def _change(self, then: str) -> str:
+        """In what the data is another than that of a fingerprint: the end of a sentence."""
+        return "it has another number of samples"
 
     @property
     def _name(self) -> str:

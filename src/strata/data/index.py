@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from strata.data.cachedfolder import CachedFolder
 from strata.data.columnar import arrow
 from strata.data.damage import Damage, Misfit
 from strata.data.files import File, Folder, LocalFolder, folder_at
+from strata.data.fingerprints import fingerprint_of, whole
 from strata.data.formats import AnyFormat, format_name
 from strata.data.formats.base import Block, Numbers
 from strata.data.formats.places import Leaving, Parts
@@ -48,6 +48,8 @@ class FileTable(NamedTuple):
     names: "pa.StringArray"
     sizes: Numbers
     versions: "pa.StringArray"
+    seals: NDArray[np.uint64]
+    """Of what each holds: see `FileIndex`."""
 
 
 class BlockTable(NamedTuple):
@@ -126,6 +128,10 @@ class DatasetIndex:
         rows: Numbers = np.diff(self.first_row[self.first_block])
         return rows
 
+    def samples_of_files(self, first: int, end: int) -> tuple[int, int]:
+        """Of the files from the first to before `end`: their first sample, and the one behind their last."""
+        return int(self.first_row[self.first_block[first]]), int(self.first_row[self.first_block[end]])
+
     def block(self, number: int) -> Block:
         first, end = self.first_row[number : number + 2]
         return Block(int(self.starts[number]), int(self.lengths[number]), int(end - first))
@@ -195,22 +201,15 @@ class DatasetIndex:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for files of the same names, rows and columns, wherever they are and whenever they were written."""
-        digest = blake2b(b"strata-dataset-1", digest_size=16)
-        for field in self.schema:
-            digest.update(f"{len(field.name)} {field.name} {field.type}\n".encode())
-        digest.update(b"\0")
-        rows = self.file_rows().astype("<i8")
-        for name, root, count in zip(self.file_table.names, self.file_table.root, rows, strict=True):
-            text = name.as_py().encode()
-            digest.update(b"%d %d " % (len(text), root) + text + count.tobytes())
-        return digest.hexdigest()
+        """The same for files of the same names, contents, rows and columns, wherever they are and whenever they were
+        written."""
+        return fingerprint_of(self.schema, self.file_table, self.file_rows())
 
     def cached(self, cache: Cache) -> "DatasetIndex":
         """The same, which keeps what it reads from remote storages. Files of this machine are not kept twice."""
         found = copy(self)
         found._folders = [
-            folder if isinstance(folder, LocalFolder) else CachedFolder(folder, cache, self.fingerprint)
+            folder if isinstance(folder, LocalFolder) else CachedFolder(folder, cache, whole(self.fingerprint))
             for folder in self._folders
         ]
         return found

@@ -31,7 +31,7 @@ from strata.storage.urls import open_storage, split_object_url
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 MAX_INDEX_BYTES = 16 << 30
 
 _MARK = b"STRATAIX"
@@ -48,6 +48,7 @@ class _Stored(msgspec.Struct, frozen=True):
     names: list[str]
     sizes: bytes
     versions: list[str]
+    seals: bytes
     blocks: bytes
     """How many each file has."""
     starts: bytes
@@ -66,6 +67,7 @@ def to_bytes(index: DatasetIndex) -> bytes:
         table.names.to_pylist(),
         _packed(table.sizes, "<i8"),
         table.versions.to_pylist(),
+        _packed(table.seals, "<u8"),
         _packed(np.diff(index.first_block), "<i8"),
         _packed(index.starts, "<i8"),
         _packed(index.lengths, "<i8"),
@@ -146,7 +148,8 @@ def _stored(body: memoryview, size: int) -> _Stored:
 def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:
     files = len(stored.names)
     root = np.frombuffer(stored.root, "<i4").astype(np.int32)
-    if not files == len(root) == len(stored.versions) or (
+    seals = np.frombuffer(stored.seals, "<u8").astype(np.uint64)
+    if not files == len(root) == len(seals) == len(stored.versions) or (
         files and not 0 <= root.min() <= root.max() < len(stored.roots)
     ):
         raise ValueError("its files cannot be")
@@ -166,6 +169,7 @@ def _restored(stored: _Stored, options: StorageOptions | None) -> DatasetIndex:
             texts(stored.names),
             _unpacked(stored.sizes, files, MAX_SIZE, "sizes"),
             texts(stored.versions),
+            seals,
         ),
         BlockTable(
             blocks,

@@ -73,7 +73,7 @@ def index_files(
     return DatasetIndex(
         chosen,
         chosen.merge(schemas),
-        _table(files),
+        _table(files, found),
         BlockTable(
             np.array([len(each.rows) for each in found], np.int64),
             _joined([each.starts for each in found]),
@@ -159,7 +159,7 @@ def _joined(arrays: list[Numbers]) -> Numbers:
     return np.concatenate(arrays).astype(np.int64, copy=False)
 
 
-def _table(files: Sequence[File]) -> FileTable:
+def _table(files: Sequence[File], found: Sequence[FileIndex]) -> FileTable:
     roots = {url: number for number, url in enumerate(dict.fromkeys(file.folder.url for file in files))}
     return FileTable(
         tuple(roots),
@@ -167,4 +167,5 @@ def _table(files: Sequence[File]) -> FileTable:
         texts([file.name for file in files]),
         np.array([file.size for file in files], np.int64),
         texts([file.version for file in files]),
+        np.array([each.seal for each in found], np.uint64),
     )

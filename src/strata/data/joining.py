@@ -56,6 +56,6 @@ def files_of(known: RegisteredDataset, dataset: Source | None, format: str = "")
     where = read(known.path) if dataset is None else dataset
     index = where if isinstance(where, DatasetIndex) else index_dataset(where, format or known.format)
     told = known.path if dataset is None else str(dataset)
+    check_same(known.dataset_id, known.fingerprint, known.columns, index, told)
     check_total(known.dataset_id, known.total_samples, index.rows, told)
-    check_same(known.dataset_id, known.fingerprint, index.fingerprint, told)
     return index

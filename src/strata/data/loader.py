@@ -24,6 +24,7 @@ from strata.core.events import Position as DataPosition
 from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
 from strata.data.cache import CACHE_BYTES, Cache
 from strata.data.cursor import Cursor
+from strata.data.fingerprints import UNKNOWN, difference
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.making import Making
@@ -229,6 +230,10 @@ class Loader(Cursor):
             self._worked_on()
         self._go_to(self._position.at(epoch + 1, 0))
         self._worked_on()
+
+    def _change(self, then: str) -> str:
+        found = difference(then, self.index)
+        return UNKNOWN if found is None else found.how
 
     # -- in a checkpoint ---------------------------------------------------------------------------------------------
 

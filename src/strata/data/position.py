@@ -1,6 +1,6 @@
 """Where a loader stands, and everything that its order depends on: small, plain, and the same on all ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
@@ -105,19 +105,20 @@ def told_apart(then: str, now: str) -> str:
     before = [each for each in then.split(", ") if each not in ours]
     after = [each for each in ours if each not in then.split(", ")]
     is_other = any(each.startswith("data=") for each in after)
-    data = " The data is not the same: its files, or their numbers of rows or columns, differ." if is_other else ""
+    data = " The data is not the same: its files, what they hold, or its columns differ." if is_other else ""
     return (
         f"was begun with {', '.join(before) or 'nobody knows what'}, and this loader has {', '.join(after)}: an epoch "
         f"cannot go on in another order than it began.{data} Go on with the same; change it when the epoch is over"
     )
 
 
-def resumed(own: Position, found: Position) -> Position:
+def resumed(own: Position, found: Position, change: Callable[[str], str]) -> Position:
     """Where a loader that was made like `own` goes on. InvalidInput if that would give other samples than were left. At
-    the beginning of an epoch, and at its end, none are left over, and what comes may be read in another order."""
+    the beginning of an epoch, and at its end, none are left over, and what comes may be read in another order.
+    `change` tells in what the data is another than that of a fingerprint."""
     if found.fingerprint != own.fingerprint:
         raise InvalidInput(
-            "the data is not what it was when this state was saved: files, their numbers of rows or columns differ "
+            f"the data is not what it was when this state was saved: {change(found.fingerprint)} "
             f"(fingerprint {found.fingerprint[:16]} then, {own.fingerprint[:16]} now)"
         )
     if found.batch == 0:

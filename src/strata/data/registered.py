@@ -47,6 +47,8 @@ class RegisteredDataset(msgspec.Struct, frozen=True):
     """Of this epoch, as far as anybody reported."""
     fingerprint: str = ""
     """Of its files, as whoever registered it found them; empty: it did not look."""
+    columns: str = ""
+    """A JSON object of their names and types, as they were found."""
 
     @property
     def layout(self) -> ShardLayout:
@@ -101,6 +103,8 @@ class Share(msgspec.Struct, frozen=True):
     format: str
     layout: ShardLayout
     shards: Indexes
+    fingerprint: str
+    columns: str
 
     @property
     def key(self) -> "FilesKey":

@@ -18,11 +18,10 @@ from strata.config import Config
 from strata.core.events import DatasetRegisterRequested
 from strata.core.ids import check_bool, check_id, check_int, check_name
 from strata.core.orders import ShardLayout
-from strata.data.counting import counted_files
+from strata.data.counting import Counted, counted_files
 from strata.data.indexing import Progress
 from strata.data.paths import Paths, written
 from strata.data.registered import Cut, FilesKey, RegisteredDataset, Registration, Share, registered
-from strata.data.shardfiles import ShardFiles
 from strata.errors import Conflict, InvalidInput, NotFound
 from strata.sharding import ShardAssignment, Strategy, assignments
 from strata.wire.asking import Asker
@@ -58,7 +57,7 @@ class DatasetRegistry:
         self._asks = _who_asks(config)
         self._epochs: dict[str, int] = {}
         """The epoch that each dataset was in when this registry last heard of it."""
-        self._files: dict[FilesKey, ShardFiles] = {}
+        self._files: dict[FilesKey, Counted] = {}
         """What was counted."""
 
     def __repr__(self) -> str:
@@ -134,7 +133,7 @@ class DatasetRegistry:
         cut: Cut,
         replaces_version: int | None,
         progress: Progress | None,
-    ) -> tuple[DatasetRegisterRequested, ShardFiles | None]:
+    ) -> tuple[DatasetRegisterRequested, Counted | None]:
         """What to ask for, checked, and the files if they were counted for it."""
         where, files = written(path), None
         check_name(format, "format")
@@ -147,10 +146,11 @@ class DatasetRegistry:
         if replaces_version is not None:
             check_int(replaces_version, "replaces_version", least=1)
         asked = cut.event(self._asker.job, dataset_id, where, format, total_samples)
-        fingerprint = "" if files is None else files.fingerprint
-        return msgspec.structs.replace(asked, replaces=replaces_version, fingerprint=fingerprint), files
+        if files is not None:
+            asked = msgspec.structs.replace(asked, fingerprint=files.fingerprint, columns=files.columns)
+        return msgspec.structs.replace(asked, replaces=replaces_version), files
 
-    async def _register(self, asked: DatasetRegisterRequested, files: ShardFiles | None, replace: bool) -> Registration:
+    async def _register(self, asked: DatasetRegisterRequested, files: Counted | None, replace: bool) -> Registration:
         if check_bool(replace, "replace") and asked.replaces is None:
             known = await self._known(asked.dataset)
             asked = msgspec.structs.replace(asked, replaces=None if known is None else known.version)
@@ -168,6 +168,7 @@ class DatasetRegistry:
                 order=asked.order,
                 replaces_version=asked.replaces,
                 fingerprint=asked.fingerprint,
+                columns=asked.columns,
             )
         except Conflict as error:
             raise Conflict(f"{error} (replace=True, or replaces_version, says so)") from None
@@ -216,7 +217,7 @@ class DatasetRegistry:
         return await asyncio.to_thread(self._whole_files, await self._share(dataset_id, worker_rank, epoch))
 
     def _whole_files(self, share: Share) -> _Paths:
-        return self._counted(share).whole(share.shards, share.layout, f"rank {share.rank}'s")
+        return self._counted(share).files.whole(share.shards, share.layout, f"rank {share.rank}'s")
 
     def get_assignments(
         self, dataset_id: str, worker_rank: int, epoch: int | None = None, *, files: bool = False
@@ -235,7 +236,7 @@ class DatasetRegistry:
 
     def _assignments(self, share: Share, files: bool) -> _Assignments:
         counted = self._counted(share) if check_bool(files, "files") else self._files.get(share.key)
-        held = None if counted is None else counted.of_each(share.shards, share.layout)
+        held = None if counted is None else counted.files.of_each(share.shards, share.layout)
         return assignments(share.dataset_id, share.layout, share.epoch, share.shards, held)
 
     async def _share(self, dataset_id: str, worker_rank: int, epoch: int | None) -> Share:
@@ -255,14 +256,16 @@ class DatasetRegistry:
             answer.format,
             ShardLayout(answer.total_samples, answer.shard_size),
             np.array(answer.shard_ids, np.int64),
+            answer.fingerprint,
+            answer.columns,
         )
 
-    def _counted(self, share: Share) -> ShardFiles:
+    def _counted(self, share: Share) -> Counted:
         found = self._files.get(share.key)
         if found is None:
             otherwise = "ask where the files are, or take get_assignments, which can do without them"
             found = counted_files(share.path, share.format, None, otherwise)
-        found.check_total(share.dataset_id, share.layout.total_samples, share.path)
+        found.check(share)
         self._files[share.key] = found
         return found
 

@@ -1,6 +1,6 @@
 """Columns: whether those of files fit together, and what they are together where files say no types."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strata.data.columnar import arrow
@@ -78,26 +78,38 @@ def _check_same(first: "pa.Schema", first_path: str, other: "pa.Schema", other_p
     """Their order does not matter: columns are read by their names."""
     if first.equals(other):
         return
-    one, two = ({field.name: field.type for field in schema} for schema in (first, other))
-    names = dict.fromkeys([*one, *two])
-    differing = [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
+    differing = _differing(*({field.name: field.type for field in schema} for schema in (first, other)))
     if differing:
         raise differ(differing, first_path, other_path)
 
 
+def _differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    names = dict.fromkeys([*one, *two])
+    return [(name, one.get(name), two.get(name)) for name in names if one.get(name) != two.get(name)]
+
+
+def told_columns(one: Mapping[str, str], two: Mapping[str, str]) -> str:
+    """In what two sets of columns differ, each with the name of its type; empty if only in their order."""
+    return _listed(_differing(one, two))
+
+
 def differ(columns: list[tuple[str, Any, Any]], first_path: str, other_path: str) -> DataMismatch:
-    told = [f"{name!r} ({_told(one)} / {_told(two)})" for name, one, two in columns]
-    more = f" and {len(told) - NAMED_COLUMNS} more" if len(told) > NAMED_COLUMNS else ""
     where = first_path if first_path == other_path else f"{first_path} and {other_path}"
     return DataMismatch(
-        f"the columns of {where} differ: {', '.join(told[:NAMED_COLUMNS])}{more}. All of one dataset must have "
+        f"the columns of {where} differ: {_listed(columns)}. All of one dataset must have "
         f"the same: write one of them again, or leave it out",
         file=other_path,
     )
 
 
+def _listed(columns: list[tuple[str, Any, Any]]) -> str:
+    told = [f"{name!r} ({_told(one)} / {_told(two)})" for name, one, two in columns]
+    more = f" and {len(told) - NAMED_COLUMNS} more" if len(told) > NAMED_COLUMNS else ""
+    return ", ".join(told[:NAMED_COLUMNS]) + more
+
+
 def _told(kind: Any) -> str:
-    return "absent" if kind is None else "there" if arrow().types.is_null(kind) else str(kind)
+    return "absent" if kind is None else "there" if kind == arrow().null() else str(kind)
 
 
 def _nameless(names: Iterable[str]) -> "pa.Schema":

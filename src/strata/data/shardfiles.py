@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.orders import ShardLayout
+from strata.data.fingerprints import difference
+from strata.data.index import DatasetIndex
 from strata.errors import DataChanged, Refused
 from strata.texts import counted
 
@@ -28,8 +30,7 @@ class FileRows(NamedTuple):
 class ShardFiles:
     """The files of one dataset, in their order. Those without samples belong to nobody."""
 
-    def __init__(self, files: Iterable[FileRows], fingerprint: str = "") -> None:
-        self.fingerprint = fingerprint
+    def __init__(self, files: Iterable[FileRows]) -> None:
         self._files = [FileRows(*each) for each in files if each[1]]
         rows = np.array([each.rows for each in self._files], np.int64)
         self._ends: Indexes = np.cumsum(rows)
@@ -38,10 +39,6 @@ class ShardFiles:
     @property
     def total_samples(self) -> int:
         return int(self._ends[-1]) if self._files else 0
-
-    def check_total(self, dataset_id: str, total_samples: int, path: str) -> None:
-        """DataChanged unless there are as many samples as were registered: shards would hold others than all think."""
-        check_total(dataset_id, total_samples, self.total_samples, path)
 
     def of_each(self, shards: Indexes, layout: ShardLayout) -> list[list[str]]:
         """For each of these shards, the files that its samples are in."""
@@ -84,18 +81,22 @@ class ShardFiles:
         return size if len(sizes) == 1 and self._files[-1].rows <= size else 0
 
 
-def check_same(dataset_id: str, registered: str, found: str, path: str) -> None:
-    """DataChanged if whoever registered a dataset found other files than these."""
-    if registered and registered != found:
+def check_same(dataset_id: str, registered: str, columns: str, index: DatasetIndex, path: str) -> None:
+    """DataChanged if whoever registered a dataset found other files than these, or other columns. It names the first
+    file that is another, with its samples, as far as the fingerprint tells that."""
+    found = difference(registered, index, columns) if registered else None
+    if found is not None:
         raise DataChanged(
-            f"dataset {dataset_id!r} was registered when the files in {path} were others: their names, their rows or "
-            f"their columns differ (fingerprint {registered[:16]} then, {found[:16]} now). If that is what is meant, "
-            "register it again with replace=True; else put back what was there",
-            file=path,
+            f"dataset {dataset_id!r} was registered when the files in {path} were others: {found.how} (fingerprint "
+            f"{registered[:16]} then, {index.fingerprint[:16]} now). If that is what is meant, register it again with "
+            "replace=True; else put back what was there",
+            file=found.file or path,
+            samples=found.samples,
         )
 
 
 def check_total(dataset_id: str, registered: int, found: int, path: str) -> None:
+    """DataChanged unless there are as many samples as were registered: shards would hold others than all think."""
     if found != registered:
         raise DataChanged(
             f"dataset {dataset_id!r} is registered with {counted(registered, 'sample')}, and the files in {path} hold "

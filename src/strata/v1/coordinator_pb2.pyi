@@ -309,7 +309,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples", "fingerprint")
+    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples", "fingerprint", "columns")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -323,6 +323,7 @@ class Dataset(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     version: int
     epoch: int
@@ -336,10 +337,11 @@ class Dataset(_message.Message):
     order: str
     consumed_samples: int
     fingerprint: str
-    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    columns: str
+    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., columns: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetRequest(_message.Message):
-    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "replaces_version", "fingerprint")
+    __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "replaces_version", "fingerprint", "columns")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +354,7 @@ class RegisterDatasetRequest(_message.Message):
     ORDER_FIELD_NUMBER: _ClassVar[int]
     REPLACES_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     dataset_id: str
     total_samples: int
@@ -364,7 +367,8 @@ class RegisterDatasetRequest(_message.Message):
     order: str
     replaces_version: int
     fingerprint: str
-    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., replaces_version: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    columns: str
+    def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., replaces_version: _Optional[int] = ..., fingerprint: _Optional[str] = ..., columns: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetResponse(_message.Message):
     __slots__ = ("version", "epoch")
@@ -473,7 +477,7 @@ class GetShardsRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., rank: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetShardsResponse(_message.Message):
-    __slots__ = ("version", "epoch", "generation", "shard_ids", "total_samples", "shard_size", "path", "format")
+    __slots__ = ("version", "epoch", "generation", "shard_ids", "total_samples", "shard_size", "path", "format", "fingerprint", "columns")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +486,8 @@ class GetShardsResponse(_message.Message):
     SHARD_SIZE_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     generation: int
@@ -490,7 +496,9 @@ class GetShardsResponse(_message.Message):
     shard_size: int
     path: str
     format: str
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    columns: str
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., fingerprint: _Optional[str] = ..., columns: _Optional[str] = ...) -> None: ...
 
 class GetAssignmentsRequest(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "level")

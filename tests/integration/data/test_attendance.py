@@ -11,6 +11,8 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strata import background
@@ -201,7 +203,7 @@ def test_files_that_are_others_than_were_registered_are_found_before_they_are_re
 ) -> None:
     shutil.rmtree(rows)
     write_rows(rows, 240)
-    with pytest.raises(DataChanged, match=r"registered with 230 samples.*hold 240 now"):
+    with pytest.raises(DataChanged, match=r"0.parquet, which has samples 0 to 79, is not what was there"):
         Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
 
 
@@ -427,8 +429,37 @@ def test_files_with_as_many_rows_but_others_are_told_too(running: CoordinatorPro
     rows = write_rows(tmp_path / "rows")
     register(running.address, rows)
     (rows / "3.parquet").rename(rows / "9.parquet")
-    with pytest.raises(DataChanged, match="were others: their names, their rows or their columns differ"):
+    with pytest.raises(DataChanged, match=r"were others: .*9.parquet, which has samples 223 to 229, is not") as told:
         Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+    assert (told.value.file, told.value.samples) == (str(rows / "9.parquet"), (223, 230))
     with pytest.raises(Conflict, match="fingerprint was"):
         register(running.address, rows)
     register(running.address, rows, total_samples=ROWS)  # whoever has not looked says nothing of that
+
+
+def rewrite(file: Path, kind: pa.DataType, add: int = 0) -> None:
+    """As many rows of something else."""
+    data = pa.array([number + add for number in pq.read_table(file)["id"].to_pylist()], kind)
+    pq.write_table(pa.table({"id": data}), file, row_group_size=16)
+
+
+def test_what_was_written_again_after_it_was_registered_is_told_with_file_and_samples(
+    running: CoordinatorProcess, job: str, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(running.address, rows)
+    rewrite(rows / "2.parquet", pa.int64(), 1000)
+    with pytest.raises(DataChanged, match=r"2.parquet, which has samples 76 to 222, is not what was there") as told:
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+    assert (told.value.file, told.value.samples) == (str(rows / "2.parquet"), (76, 223))
+
+
+def test_columns_that_are_others_than_were_registered_are_named(
+    running: CoordinatorProcess, job: str, tmp_path: Path
+) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(running.address, rows)
+    for file in rows.iterdir():
+        rewrite(file, pa.int32())
+    with pytest.raises(DataChanged, match=r"their columns differ: 'id' \(int64 / int32\)"):
+        Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)

@@ -285,6 +285,21 @@ def test_files_that_hold_other_samples_than_were_registered(
         assert len(registry.get_shard("lines", 0)) == 3
 
 
+def test_rows_that_moved_from_file_to_file_are_told(
+    running: CoordinatorProcess, client: Client, tmp_path: Path
+) -> None:
+    client.world(1)
+    folder = json_lines(tmp_path / "lines", [10, 30, 20])
+    with DatasetRegistry(running.address) as registry, DatasetRegistry(running.address) as another:
+        registry.register("lines", folder, "jsonl", shard_size=10)
+        json_lines(folder, [30, 10, 20])
+        with pytest.raises(DataChanged, match="which has samples 0 to 29, is not what was there") as told:
+            another.get_shard("lines", 0)
+        assert told.value.samples == (0, 30)
+        with pytest.raises(DataChanged, match="is not what was there"):
+            another.get_assignments("lines", 0, files=True)
+
+
 # -- registering again -------------------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,13 @@ def test_a_conflict_tells_nothing_that_is_secret_in_a_path() -> None:
     assert "secret" not in cluster.records[-1].reason
 
 
+def test_columns_are_kept_as_whoever_registered_found_them() -> None:
+    cluster = Cluster()
+    cluster.add_dataset(columns='{"id": "int64"}')
+    cluster.add_dataset(columns="")
+    assert cluster.dataset().columns == '{"id": "int64"}'
+
+
 def test_a_new_version_starts_at_epoch_0_with_nothing_consumed() -> None:
     cluster, (w0,) = affinity_world(1)
     report(cluster, w0, {0: 10})

@@ -10,6 +10,7 @@ import pytest
 
 from strata.data.cache import Cache
 from strata.data.files import RemoteFolder
+from strata.data.fingerprints import whole
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
@@ -64,7 +65,7 @@ def test_what_was_read_once_needs_no_storage(tmp_path: Path, name: str, format: 
     expected = rows(index)
     cached = index.cached(Cache(tmp_path))
     assert rows(cached) == expected
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [index.fingerprint]
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [whole(index.fingerprint)]
     failing(cached, name)
     assert rows(cached) == expected
     failing(index, name)
@@ -100,7 +101,6 @@ def test_a_file_that_is_written_again_after_it_was_kept_is_another(tmp_path: Pat
     assert rows(first.cached(Cache(tmp_path))) == [{"id": 1}] * ROWS
     storage.write("a.csv", b"id\n" + b"2\n" * ROWS)
     again = index_dataset(f"memory://{name}", "csv")
-    assert again.fingerprint == first.fingerprint
     assert rows(again.cached(Cache(tmp_path))) == [{"id": 2}] * ROWS
 
 

@@ -27,7 +27,9 @@ def made_of(rows: list[int], format: AnyFormat | None = None) -> DatasetIndex:
     return DatasetIndex(
         format or format_of("parquet"),
         pa.schema([("a", pa.int64())]),
-        FileTable(("/x",), np.zeros(1, np.int32), pa.array(["f"]), np.array([7]), pa.array(["v"])),
+        FileTable(
+            ("/x",), np.zeros(1, np.int32), pa.array(["f"]), np.array([7]), pa.array(["v"]), np.zeros(1, np.uint64)
+        ),
         BlockTable(np.array([len(rows)]), np.arange(len(rows)), np.full(len(rows), 5), counts),
     )
 
@@ -135,7 +137,7 @@ def test_dictionaries_that_grow_or_are_replaced(tmp_path: Path, stream: bool) ->
 # -- fingerprints and changes ----------------------------------------------------------------------------------------
 
 
-def test_a_fingerprint_is_of_names_rows_and_columns(tmp_path: Path) -> None:
+def test_a_fingerprint_is_of_names_contents_rows_and_columns(tmp_path: Path) -> None:
     def fingerprint(name: str, files: dict[str, pa.Table], **options: object) -> str:
         for path, data in files.items():
             (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
@@ -143,12 +145,12 @@ def test_a_fingerprint_is_of_names_rows_and_columns(tmp_path: Path) -> None:
         return index_dataset(tmp_path / name, "parquet").fingerprint
 
     one = fingerprint("1", {"a.parquet": table(3), "s/b.parquet": table(4)})
-    assert one == fingerprint("2", {"a.parquet": table(3, 99), "s/b.parquet": table(4)}, row_group_size=2)
+    assert one == fingerprint("1a", {"a.parquet": table(3), "s/b.parquet": table(4)})
+    assert one != fingerprint("2", {"a.parquet": table(3, 99), "s/b.parquet": table(4)})
     assert one != fingerprint("3", {"a.parquet": table(3), "b.parquet": table(4)})
     assert one != fingerprint("4", {"a.parquet": table(4), "s/b.parquet": table(3)})
     narrow = {"a.parquet": table(3).select(["id"]), "s/b.parquet": table(4).select(["id"])}
     assert one != fingerprint("5", narrow)
-    assert len(one) == 32
 
 
 def test_what_changed_is_found_without_reading(tmp_path: Path) -> None:
@@ -199,8 +201,8 @@ def test_an_index_that_was_damaged_is_told(tmp_path: Path) -> None:
         damaged[place] ^= 4
         with pytest.raises((DataDamaged, InvalidInput)):
             from_bytes(bytes(damaged))
-    with pytest.raises(InvalidInput, match="version 2"):
-        from_bytes(data[:8] + b"\2" + data[9:])
+    with pytest.raises(InvalidInput, match="version 9"):
+        from_bytes(data[:8] + b"\x09" + data[9:])
 
 
 def test_a_dataset_needs_files() -> None:

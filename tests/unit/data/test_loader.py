@@ -246,9 +246,23 @@ def test_the_state_is_small_and_of_other_data_refused(dataset: DatasetIndex, tmp
     with loader(dataset) as batches, loader(index_dataset(tmp_path, "parquet")) as other:
         taken(batches, 3)
         state = batches.state_dict()
-        assert len(repr(state)) < 500
+        assert len(repr(state)) < 600
         with pytest.raises(InvalidInput, match="the data is not what it was"):
             other.load_state_dict(state)
+
+
+def test_an_epoch_does_not_go_on_with_a_file_that_was_written_again(tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(pa.table({"id": np.arange(20)}), tmp_path / f"{number}.parquet")
+    with loader(index_dataset(tmp_path, "parquet")) as batches:
+        taken(batches, 2)
+        state = batches.state_dict()
+    pq.write_table(pa.table({"id": np.arange(20) + 1000}), tmp_path / "1.parquet")
+    with (
+        loader(index_dataset(tmp_path, "parquet")) as other,
+        pytest.raises(InvalidInput, match=r"1.parquet, which has samples 20 to 39, is not what was there"),
+    ):
+        other.load_state_dict(state)
 
 
 def test_an_epoch_does_not_go_on_in_another_order_and_it_is_said_what_differs(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata.core.orders import ShardLayout
-from strata.data.shardfiles import FileRows, ShardFiles
+from strata.data.shardfiles import FileRows, ShardFiles, check_total
 from strata.errors import DataChanged, Refused
 
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
@@ -82,9 +82,9 @@ def test_nobody_has_nothing() -> None:
 
 
 def test_files_that_hold_something_else_have_changed() -> None:
-    files_of([3, 4]).check_total("d", 7, "/data/d")
+    check_total("d", 7, files_of([3, 4]).total_samples, "/data/d")
     with pytest.raises(
         DataChanged, match="'d' is registered with 8 samples, and the files in /data/d hold 7 now"
     ) as told:
-        files_of([3, 4]).check_total("d", 8, "/data/d")
+        check_total("d", 8, files_of([3, 4]).total_samples, "/data/d")
     assert told.value.file == "/data/d"

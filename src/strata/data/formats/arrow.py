@@ -12,7 +12,7 @@ import msgspec
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
 from strata.data.files import File
-from strata.data.formats.base import Block, FileIndex, file_index, selected
+from strata.data.formats.base import Block, FileIndex, file_index, seal_of_ends, selected
 from strata.data.formats.ipcmessages import (
     BATCH,
     DICTIONARY,
@@ -65,7 +65,8 @@ class Arrow(msgspec.Struct, frozen=True, tag="arrow"):
         if not file.size:
             return file_index([], None)
         head = _head(file)
-        return file_index([Block(each.start, each.length, each.rows) for each in head.batches], plain(head.schema))
+        blocks = [Block(each.start, each.length, each.rows) for each in head.batches]
+        return file_index(blocks, plain(head.schema), seal_of_ends(file))
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         pa, ipc = arrow(), arrow("ipc")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from strata.core.ids import check_int
 from strata.core.permutation import MAX_SIZE
@@ -27,6 +28,8 @@ BLOCK_BYTES = 4 * MIB
 MAX_BLOCK_BYTES = 4 << 30
 """The most memory that a block may say it needs when it is decoded."""
 MAX_BLOCK_ROWS = (1 << 31) - 1
+END_BYTES = 64 << 10
+"""Of either end of a file, for its seal."""
 MAX_VALUE_BYTES = (1 << 31) - 1 - BLOCK_BYTES
 """Of one sample in a format of raw bytes: Arrow counts the bytes of a column in 32 bits."""
 
@@ -46,12 +49,15 @@ class FileIndex:
     """The blocks of one file, in its order, and its columns; no schema where nothing in the file says one.
 
     length: in bytes, about what the block takes in memory. Blocks without rows are left out.
+    seal: 64 bits of what it holds, as far as indexing sees that: of everything, or of what tells files apart best for
+        their format. The same for each copy of the file, wherever it is.
     """
 
     starts: Numbers
     lengths: Numbers
     rows: Numbers
     schema: "pa.Schema | None"
+    seal: int
 
 
 class Format(Protocol):
@@ -73,7 +79,7 @@ class Format(Protocol):
         ...
 
 
-def file_index(blocks: Iterable[Block], schema: "pa.Schema | None") -> FileIndex:
+def file_index(blocks: Iterable[Block], schema: "pa.Schema | None", seal: int = 0) -> FileIndex:
     """Checked: what a block says of itself can be."""
     kept = []
     for block in blocks:
@@ -88,7 +94,14 @@ def file_index(blocks: Iterable[Block], schema: "pa.Schema | None") -> FileIndex
     starts, lengths, rows = np.array(kept, np.int64).reshape(-1, 3).T.copy()
     if sum(block.rows for block in kept) > MAX_SIZE:
         raise Damage(f"it says it has more than {MAX_SIZE} rows")
-    return FileIndex(starts, lengths, rows, schema)
+    return FileIndex(starts, lengths, rows, schema, seal)
+
+
+def seal_of_ends(file: File) -> int:
+    """For files of which only parts are read when they are indexed: of how they begin, and of how they end."""
+    head = min(END_BYTES, file.size)
+    tail = min(END_BYTES, file.size - head)
+    return xxh3_64_intdigest(b"".join(file.read_ranges([(0, head), (file.size - tail, tail)])))
 
 
 def check_block_bytes(block_bytes: int) -> None:

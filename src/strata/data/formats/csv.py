@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from xxhash import xxh3_64
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
@@ -68,14 +69,16 @@ class Csv(msgspec.Struct, frozen=True, tag="csv"):
 
     def index(self, file: File) -> FileIndex:
         head, given = self._head(file), self._given_types()
-        blocks, schemas = [], []
+        blocks, schemas, seal = [], [], xxh3_64()
         for start, data in cut(file, head.start, self.block_bytes, self._rows.last_end):
             table = self._parsed(data, head.names, given)
             _check_texts(table, given)
+            seal.update(data)
             blocks.append(Block(start, data.size, table.num_rows))
             schemas.append((file.path, plain(table.schema)))
         nothing = [(name, given.get(name, arrow().null())) for name in head.names]
-        return file_index(blocks, same_names([*schemas, (file.path, arrow().schema(nothing))]) if head.names else None)
+        schema = same_names([*schemas, (file.path, arrow().schema(nothing))]) if head.names else None
+        return file_index(blocks, schema, seal.intdigest())
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         head = self._head(file)

@@ -41,7 +41,9 @@ class Files(msgspec.Struct, frozen=True, tag="files"):
     def index(self, file: File) -> FileIndex:
         if file.size > MAX_VALUE_BYTES:
             raise Damage(f"it has {file.size} bytes; at most {MAX_VALUE_BYTES} are read as one sample")
-        return FileIndex(_ZERO, np.array([file.size], np.int64), _ONE, _schema())
+        return FileIndex(
+            _ZERO, np.array([file.size], np.int64), _ONE, _schema(), 0
+        )  # to look into each would be to read all
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         pa = arrow()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from xxhash import xxh3_64
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
@@ -44,12 +45,13 @@ class Jsonl(msgspec.Struct, frozen=True, tag="jsonl"):
 
     def index(self, file: File) -> FileIndex:
         check_gzip(file.read(0, min(2, file.size)).to_pybytes())
-        blocks, schemas = [], []
+        blocks, schemas, seal = [], [], xxh3_64()
         for start, data in cut(file, 0, self.block_bytes, last_line_end):
+            seal.update(data)
             if (table := _parsed(data, None)) is not None:
                 blocks.append(Block(start, data.size, table.num_rows))
                 schemas.append((file.path, plain(table.schema)))
-        return file_index(blocks, union(schemas) if schemas else None)
+        return file_index(blocks, union(schemas) if schemas else None, seal.intdigest())
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         data = file.read(block.start, block.length)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
@@ -18,7 +19,10 @@ TAIL_BYTES = 64 << 10
 """Of a remote file, read in one go: most footers are no longer."""
 FOOTERS_BYTES = 64 << 20
 
-_footers: Remembered[Any] = Remembered(FOOTERS_BYTES)
+_FOOT_BYTES = 8
+"""Behind the footer: its length, and a mark."""
+
+_footers: Remembered[tuple[Any, int]] = Remembered(FOOTERS_BYTES)
 
 
 class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
@@ -32,7 +36,7 @@ class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
         return same(found)
 
     def index(self, file: File) -> FileIndex:
-        footer = _footer(file)
+        footer, seal = _footer(file)
         schema = plain(footer.schema.to_arrow_schema())
         width = row_bytes(schema)
         blocks = []
@@ -46,10 +50,10 @@ class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
             blocks.append(block)
         if sum(block.rows for block in blocks) != footer.num_rows:
             raise Damage(f"its footer says it has {footer.num_rows} rows, and its row groups say otherwise")
-        return file_index(blocks, schema)
+        return file_index(blocks, schema, seal)
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
-        footer = _footer(file)
+        footer, _ = _footer(file)
         if block.start >= footer.num_row_groups:
             raise Damage(f"there is no row group {block.start}")
         with file.opened() as source:
@@ -63,12 +67,17 @@ class Parquet(msgspec.Struct, frozen=True, tag="parquet"):
             return selected(table, schema) if schema.names else table.select([])
 
 
-def _footer(file: File) -> Any:
+def _footer(file: File) -> tuple[Any, int]:
+    """And the file's seal: of the end of it, where the footer is, with the places and the least and largest values of
+    all columns, in most files."""
     return _footers.get((file.path, file.version), lambda: _read_footer(file))
 
 
-def _read_footer(file: File) -> tuple[Any, int]:
+def _read_footer(file: File) -> tuple[tuple[Any, int], int]:
     tail = min(TAIL_BYTES, file.size)
     with file.opened([(file.size - tail, tail)]) as source:
         footer = arrow("parquet").ParquetFile(source).metadata
-    return footer, footer.serialized_size
+        tail = min(max(tail, footer.serialized_size + _FOOT_BYTES), file.size)
+        source.seek(file.size - tail)
+        seal = xxh3_64_intdigest(source.read_buffer(tail))
+    return (footer, seal), footer.serialized_size

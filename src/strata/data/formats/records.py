@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64
 
 from strata.data.damage import Damage
 from strata.data.files import File
@@ -34,14 +35,17 @@ class Records(NamedTuple):
     ends: Numbers
 
 
-def record_blocks(file: File, block_bytes: int) -> list[Block]:
-    """Runs of records, of about so many bytes; the last may be empty."""
-    source = Window(file)
+def record_blocks(file: File, block_bytes: int) -> tuple[list[Block], int]:
+    """Runs of records, of about so many bytes; the last may be empty. And the file's seal: of the lengths of all
+    records, and of what they say that their checksums are."""
+    source, seal = Window(file), xxh3_64()
     check_gzip(bytes(source.at(0, min(2, file.size))))
     blocks: list[Block] = []
     start = at = rows = 0
     while at < file.size:
-        length, said = _HEAD.unpack(source.at(at, _HEAD.size))
+        head = source.at(at, _HEAD.size)
+        seal.update(head)
+        length, said = _HEAD.unpack(head)
         if said != _length_sum(length):
             raise Damage(f"no record begins at byte {at}: the checksum of its length is wrong")
         end = at + _HEAD.size + length + _FOOT
@@ -49,12 +53,13 @@ def record_blocks(file: File, block_bytes: int) -> list[Block]:
             raise Damage(f"the record at byte {at} has {length} bytes; at most {MAX_VALUE_BYTES} are read")
         if end > file.size:
             raise Damage(f"the record at byte {at} should end at byte {end}, and the file ends at {file.size}")
+        seal.update(source.at(end - _FOOT, _FOOT))
         at, rows = end, rows + 1
         if at - start >= block_bytes:
             blocks.append(Block(start, at - start, rows))
             start, rows = at, 0
     blocks.append(Block(start, at - start, rows))
-    return blocks
+    return blocks, seal.intdigest()
 
 
 def read_records(file: File, block: Block) -> Records:

@@ -73,8 +73,8 @@ class TFExample(msgspec.Struct, frozen=True, tag="tfexample"):
         return pa.schema(columns, metadata={FEATURES: msgspec.json.encode([name for name, _ in columns])})
 
     def index(self, file: File) -> FileIndex:
-        blocks = record_blocks(file, self.block_bytes)
-        return file_index(blocks, self._first(file, blocks[0]) if blocks[0].rows else None)
+        blocks, seal = record_blocks(file, self.block_bytes)
+        return file_index(blocks, self._first(file, blocks[0]) if blocks[0].rows else None, seal)
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         examples = Examples(read_records(file, block))

@@ -39,7 +39,8 @@ class TFRecord(msgspec.Struct, frozen=True, tag="tfrecord"):
 
     def index(self, file: File) -> FileIndex:
         schema = arrow().schema([(RECORD, arrow().binary())])
-        return file_index(record_blocks(file, self.block_bytes), schema)
+        blocks, seal = record_blocks(file, self.block_bytes)
+        return file_index(blocks, schema, seal)
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         records = Values(*(found := read_records(file, block))).take(np.arange(len(found.starts), dtype=np.int64))

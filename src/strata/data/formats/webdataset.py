@@ -22,6 +22,7 @@ from strata.data.formats.base import (
     check_block_bytes,
     check_gzip,
     file_index,
+    seal_of_ends,
 )
 from strata.data.formats.places import LARGE_BYTES, Parts, Places, remembered
 from strata.data.formats.tar import RECORD, Member, Source, members
@@ -77,7 +78,7 @@ class WebDataset(msgspec.Struct, frozen=True, tag="webdataset"):
                 raise Damage(f"it has more than {MAX_COLUMNS} extensions, each of which would be a column")
         blocks.append(Block(start, end - start, rows))
         schema = pa.schema([(KEY, pa.string()), *((name, pa.binary()) for name in columns)]) if columns else None
-        return file_index(blocks, schema)
+        return file_index(blocks, schema, seal_of_ends(file))
 
     def read(self, file: File, block: Block, schema: "pa.Schema") -> "pa.Table":
         pa = arrow()
