@@ -115,8 +115,10 @@ class LocalCopies:
     async def read_range(self, path: str, start: int, length: int) -> memoryview:
         return await self._nearest(path, lambda storage: storage.read_range(path, start, length))
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return await self._nearest(path, lambda storage: storage.read_ranges(path, ranges))
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
+        return await self._nearest(path, lambda storage: storage.read_ranges(path, ranges, version=version))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         async def behind(storage: StorageBackend) -> None:

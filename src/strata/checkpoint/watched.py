@@ -154,9 +154,11 @@ class WatchedStorage:
         with self._call("read", path):
             return await self.inner.read_range(path, start, length)
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
         with self._call("read", path):
-            return await self.inner.read_ranges(path, ranges)
+            return await self.inner.read_ranges(path, ranges, version=version)
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         with self._call("read", path):

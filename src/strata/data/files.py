@@ -2,7 +2,8 @@
 
 A file is known by its size and version as they were when it was found. Whenever it is read it must still be that file:
 another one in its place, one cut short or one that is gone is DataChanged. Locally that is looked at on every reading,
-since it costs nothing; on an object store, where it is a request, again after `LOOK_AGAIN_SECONDS`.
+since it costs nothing. Of a remote storage only bytes of that version are read; where none are, since they are in a
+cache, it is looked at again after `LOOK_AGAIN_SECONDS`.
 
 Local files are read, not mapped: a mapped file that is cut short kills the process that looks at it.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self
 
 from strata.data.columnar import arrow
 from strata.data.damage import Damage
-from strata.errors import AccessDenied, DataChanged, NotFound, ObjectCorrupt, StorageError
+from strata.errors import AccessDenied, DataChanged, NotFound, ObjectChanged, ObjectCorrupt, StorageError
 from strata.storage.backend import StorageOptions
 from strata.storage.blocking import BlockingStorage
 from strata.storage.urls import open_storage
@@ -138,7 +139,7 @@ class File:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, NotFound, EOFError) as error:
+        except (OSError, NotFound, EOFError, ObjectChanged) as error:
             self.tell(error)
             raise
 
@@ -152,6 +153,9 @@ class File:
         if isinstance(error, OSError) and error.errno:  # Arrow's word for a file that makes no sense has none
             why = f"cannot read {self.path}: {error.strerror}"
             raise StorageError(why, storage=self.folder.url, key=self.name) from error
+        if isinstance(error, ObjectChanged):
+            self.check()
+            self._changed("it was written again")
         if isinstance(error, EOFError):
             self.check()
             self._changed(f"it was cut short: {error}")
@@ -295,10 +299,13 @@ class RemoteFolder:
         return looked is None or time.monotonic() - looked >= LOOK_AGAIN_SECONDS
 
     def read_ranges(self, file: File, ranges: Ranges) -> "list[pa.Buffer]":
+        asked = time.monotonic()
         try:
-            return [arrow().py_buffer(piece) for piece in self.storage.read_ranges(file.name, ranges)]
+            found = self.storage.read_ranges(file.name, ranges, version=file.version)
         except ObjectCorrupt as error:
             raise EOFError(str(error)) from error
+        self._looked[file.name, file.version] = asked
+        return [arrow().py_buffer(piece) for piece in found]
 
     def open(self, file: File, soon: Ranges) -> Any:
         return arrow().PythonFile(RangeReader(file, soon), mode="r")

@@ -123,8 +123,11 @@ class StorageBackend(Protocol):
         """So many bytes from there. An object that ends before is ObjectCorrupt: it is not what was expected."""
         ...
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Many (start, length) at once, in the order asked for."""
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
+        """Many (start, length) at once, in the order asked for; ObjectChanged unless they are of this version, if one
+        is said."""
         ...
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:

@@ -66,8 +66,10 @@ class BlockingStorage:
     def read_range(self, path: str, start: int, length: int) -> memoryview:
         return background.run(self.storage.read_range(path, start, length))
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return background.run(self.storage.read_ranges(path, ranges))
+    def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
+        return background.run(self.storage.read_ranges(path, ranges, version=version))
 
     def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         background.run(self.storage.read_into(path, start, targets))

@@ -154,9 +154,11 @@ class LocalStorage:
         (view,) = await self.read_ranges(path, [(start, length)])
         return view
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
         wanted = checked_ranges(ranges)
-        return await self.run(path, "read", lambda job: self._read(path, wanted, job))
+        return await self.run(path, "read", lambda job: self._read(path, wanted, job, version))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         views = checked_targets(start, targets)
@@ -403,10 +405,12 @@ class LocalStorage:
                 f"{self.url} cannot exclude other writers: its filesystem has no hard links", storage=self.url
             ) from error
 
-    def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: Job) -> list[memoryview]:
+    def _read(self, path: str, ranges: Sequence[tuple[int, int]], job: Job, version: str | None) -> list[memoryview]:
         """All from one open file, so that they are of one version."""
         targets = [np.empty(length, np.uint8) for _, length in ranges]
         with self._opened(path) as fd:
+            if version not in (None, _version_of(fd)):
+                raise changed_meanwhile(self.url, path)
             starts = [start for start, _ in ranges]
             for number, count in enumerate(read_all_into(fd, targets, starts, self.options.concurrency, job.tick)):
                 if count < len(targets[number]):

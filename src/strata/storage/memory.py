@@ -85,9 +85,13 @@ class MemoryStorage:
         (view,) = await self.read_ranges(path, [(start, length)])
         return view
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        ranges = checked_ranges(ranges)
-        data = self._get(path).data
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
+        ranges, found = checked_ranges(ranges), self._get(path)
+        if version not in (None, str(found.version)):
+            raise changed_meanwhile(self.url, path)
+        data = found.data
         for start, length in ranges:
             if length and start + length > len(data):
                 raise ObjectCorrupt(

@@ -203,14 +203,16 @@ class ObjectStorage:
         (view,) = await self.read_ranges(path, [(start, length)])
         return view
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
         ranges = checked_ranges(ranges)
         part = self.options.part_bytes
         pieces = [
             [(at, min(part, start + length - at)) for at in range(start, start + length, part)]
             for start, length in ranges
         ]
-        found = iter(await self._of_one_version(path, lambda: self._read_pieces(path, [*chain(*pieces)])))
+        found = iter(await self._of_one_version(path, lambda: self._read_pieces(path, [*chain(*pieces)], version)))
         taken = [[next(found) for _ in mine] for mine in pieces]
         return [memoryview(mine[0] if len(mine) == 1 else b"".join(mine)) for mine in taken]
 
@@ -222,18 +224,23 @@ class ObjectStorage:
             view[:] = found[done : done + len(view)]
             done += len(view)
 
-    async def _read_pieces(self, path: str, ranges: list[tuple[int, int]]) -> list[Any]:
+    async def _read_pieces(self, path: str, ranges: list[tuple[int, int]], version: str | None) -> list[Any]:
         """The first one tells the version; the others must be of the same."""
         if not ranges:
-            await self._head(path)
+            self._check_version(path, await self._head(path), version)
             return []
         (start, length), *rest = ranges
         first = await self._get(path, self._key(path), {"range": (start, start + length)})
+        self._check_version(path, first.meta, version)
         with self.told(path, "read"):
             piece = await first.bytes_async()
         if len(piece) < length:
             raise self._too_short(path, start, length)
         return [piece, *await self._get_ranges(path, rest, first.meta["e_tag"], lambda _, piece: piece)]
+
+    def _check_version(self, path: str, meta: Any, wanted: str | None) -> None:
+        if wanted not in (None, _version(meta)):
+            raise changed_meanwhile(self.url, path)
 
     async def _of_one_version(self, path: str, read: Callable[[], Awaitable[T]]) -> T:
         """Read again if the object is replaced meanwhile; not for ever."""

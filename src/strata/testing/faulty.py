@@ -111,8 +111,10 @@ class FaultyStorage:
     async def read_range(self, path: str, start: int, length: int) -> memoryview:
         return await self._call("read_range", path, lambda: self.inner.read_range(path, start, length))
 
-    async def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        return await self._call("read_ranges", path, lambda: self.inner.read_ranges(path, ranges))
+    async def read_ranges(
+        self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
+        return await self._call("read_ranges", path, lambda: self.inner.read_ranges(path, ranges, version=version))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
         await self._call("read_into", path, lambda: self.inner.read_into(path, start, targets))

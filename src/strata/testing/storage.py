@@ -250,6 +250,16 @@ class StorageTests:
         with pytest.raises(ObjectCorrupt):
             store.read_ranges("a", [(0, 5), (5, 50)])
 
+    def test_ranges_of_another_version_than_was_asked_for_are_refused(self, store: BlockingStorage) -> None:
+        store.write("a", b"0123456789")
+        version = store.version("a")
+        ranges = [(0, 2), (8, 2)]
+        assert [bytes(found) for found in store.read_ranges("a", ranges, version=version)] == [b"01", b"89"]
+        store.write("a", b"9876543210")
+        for wanted in (ranges, []):
+            with pytest.raises(ObjectChanged):
+                store.read_ranges("a", wanted, version=version)
+
     def test_ranges_may_come_from_anywhere(self, store: BlockingStorage) -> None:
         store.write("data", b"0123456789")
         ranges: Any = iter([(0, 2), (8, 2), (10, 0), (99, 0)])

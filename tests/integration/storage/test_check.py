@@ -183,7 +183,9 @@ class ReadsWrong(MemoryStorage):
 
 
 class CutsShort(MemoryStorage):
-    async def read_ranges(self, path: str, ranges: Iterable[tuple[int, int]]) -> list[memoryview]:
+    async def read_ranges(
+        self, path: str, ranges: Iterable[tuple[int, int]], *, version: str | None = None
+    ) -> list[memoryview]:
         data = memoryview(await super().read(path))
         return [data[start : start + length] for start, length in ranges]
 

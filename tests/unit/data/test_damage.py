@@ -159,8 +159,7 @@ def test_a_file_that_changed_after_indexing_is_told(made: Made, tmp_path: Path) 
     assert read_all(index).num_rows == 20
 
 
-def test_a_remote_file_that_changed_is_told(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata.data.files.LOOK_AGAIN_SECONDS", 0.0)
+def test_a_remote_file_that_changed_is_told(made: Made, tmp_path: Path) -> None:
     url = f"memory://damage-{tmp_path.name}"
     storage = BlockingStorage(open_storage(url))
     storage.write(f"x{made.suffix}", made.write(table(10)))
