@@ -39,7 +39,7 @@ from strata.data.ledger import read_ledger
 from strata.data.levelled import Levelled, steps_of
 from strata.data.loader import MEMORY_BYTES
 from strata.data.making import Making
-from strata.data.output import Finish, Output
+from strata.data.output import Finish, Output, check_output
 from strata.data.ownbatches import Stretches
 from strata.data.runs import Batch, Share
 from strata.errors import InvalidInput, Refused
@@ -105,7 +105,8 @@ class AffinityLoader:
     ) -> None:
         self._batch_size = check_int(batch_size, "batch_size", least=1, most=MAX_SIZE)
         _check_tail(tail, carry_on)
-        finish, self._process = Finish(output, map), os.getpid()
+        check_output(output)
+        self._process = os.getpid()
         said = {"job_id": job_id, "worker_id": worker_id, "rank": rank, "world_size": world_size}
         self._session = joined(coordinator_url, who_joins, **said)
         try:
@@ -123,7 +124,7 @@ class AffinityLoader:
                 self.index,
                 Share(0, 1),
                 columns,
-                finish,
+                Finish(output, map, self.index.schema),
                 memory_bytes=memory_bytes,
                 threads=threads or min(4, os.cpu_count() or 1),
             )

@@ -28,6 +28,25 @@ def arrow(module: str = "") -> Any:
         ) from (error)
 
 
+def plain_type(kind: Any) -> Any:
+    """What values of a type are in batches: dictionaries and runs as what they stand for, and views, of which Arrow
+    cannot take rows, as what they are views of."""
+    types = arrow().types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return kind.value_type
+    return arrow().string() if types.is_string_view(kind) else arrow().binary() if types.is_binary_view(kind) else kind
+
+
+@cache
+def can_be_taken(kind: Any) -> bool:
+    """Whether Arrow can take rows of such a column, in any order."""
+    try:
+        arrow().nulls(0, plain_type(kind)).take(arrow().array([], arrow().int64()))
+    except (NotImplementedError, arrow().ArrowException):
+        return False
+    return True
+
+
 def texts(values: Sequence[str]) -> "pa.Array":
     """As an array of Arrow's. Its own way of making one imports pandas, if that is there: 200 ms and 50 MB before
     the first batch."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.data.columnar import plain_type
 from strata.data.files import File, Reading
 from strata.data.formats.places import Places
 from strata.errors import InvalidInput
@@ -60,6 +61,18 @@ class Loose:
             out[place] = value
 
 
+class Kept(Loose):
+    """Anything, for batches that are Arrow's again: of its own type, with what is missing."""
+
+    __slots__ = ()
+
+    def taken(self, rows: Rows) -> "pa.Array":
+        return self.values.take(_places(rows))
+
+    def none(self) -> "pa.Array":
+        return self.values[:0]
+
+
 class Lying:
     """Large values that are in their file still, of the block of these samples: read when a batch wants them."""
 
@@ -104,7 +117,7 @@ class Taken:
             out[place] = value
 
 
-Column: TypeAlias = Fixed | Loose | Lying | Taken
+Column: TypeAlias = Fixed | Loose | Kept | Lying | Taken
 
 KEPT_FREE_BYTES = 31 << 20
 
@@ -118,18 +131,44 @@ def keep_freed_memory() -> None:
     np.empty(KEPT_FREE_BYTES, np.uint8)
 
 
-def columns_of(table: "pa.Table", what: str) -> dict[str, Column]:
-    """Of a block; `what` says which, for errors."""
-    return {name: _column(table.column(name), name, what) for name in table.column_names}
+def columns_of(table: "pa.Table", what: str, *, kept: bool = False) -> dict[str, Column]:
+    """Of a block; `what` says which, for errors. `kept`: as Arrow has them, numbers too."""
+    make = _kept if kept else _column
+    return {name: make(_whole(table.column(name)), name, what) for name in table.column_names}
 
 
-def _column(values: "pa.ChunkedArray", name: str, what: str) -> Column:
+def _whole(values: "pa.ChunkedArray") -> "pa.Array":
+    """In one piece, and of a type that rows can be taken of."""
     import pyarrow as pa
 
-    chunks = values.chunks or [pa.array([], values.type)]
-    whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    if pa.types.is_dictionary(whole.type):
-        whole = whole.dictionary_decode()
+    chunks = [_plain(each) for each in values.chunks] or [pa.nulls(0, plain_type(values.type))]
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def _plain(values: "pa.Array") -> "pa.Array":
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        return values.dictionary_decode()
+    if pa.types.is_run_end_encoded(values.type):
+        import pyarrow.compute as pc
+
+        return pc.run_end_decode(values)
+    return values if (kind := plain_type(values.type)) == values.type else values.cast(kind)
+
+
+def joined(parts: "list[pa.Array]", order: Rows) -> "pa.Array":
+    """One behind the other, and then in this order."""
+    import pyarrow as pa
+
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts).take(_places(order))
+
+
+def _kept(whole: "pa.Array", name: str, what: str) -> Column:
+    return Kept(whole)
+
+
+def _column(whole: "pa.Array", name: str, what: str) -> Column:
     if not _is_numbers(whole.type):
         return Loose(whole)
     missing = _missing(whole)

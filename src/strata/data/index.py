@@ -170,7 +170,8 @@ class DatasetIndex:
 
     def no_rows(self, columns: Sequence[str] | None = None) -> "pa.Table":
         """These columns (None: all) as `read` gives them, without a row."""
-        return self._columns(columns).empty_table()
+        schema = self._columns(columns)
+        return arrow().table([arrow().nulls(0, field.type) for field in schema], schema=schema)
 
     def place_of(self, number: int) -> str:
         """Where a block is, as people say it."""

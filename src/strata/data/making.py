@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from strata.data.columns import Lying, columns_of
+from strata.data.columns import Kept, Lying, columns_of
 from strata.data.held import Decoded, Held
 from strata.data.index import DatasetIndex
 from strata.data.output import Finish
@@ -142,8 +142,8 @@ class Making:
 
     def _nothing(self) -> Batch:
         """The share of a rank that gets no sample of a batch: the columns that the other ranks have, without a row."""
-        empty = columns_of(self._index.no_rows(self._columns), "no rows")
-        return {name: column.room(0) for name, column in empty.items()}
+        empty = columns_of(self._index.no_rows(self._columns), "no rows", kept=self._finish.keeps_arrow)
+        return {name: column.none() if isinstance(column, Kept) else column.room(0) for name, column in empty.items()}
 
     def _run_length(self, order: Order) -> int:
         """Batches. The first run is one batch, which comes the sooner; the others are as large as they should be."""
@@ -169,7 +169,7 @@ class Making:
     def _columns_of(self, block: int) -> Decoded:
         index = self._index
         parts = index.parts(block, self._columns)
-        found: Decoded = columns_of(parts.table, index.place_of(block))
+        found: Decoded = columns_of(parts.table, index.place_of(block), kept=self._finish.keeps_arrow)
         if parts.places:
             file, samples = index.file_and_samples(block)
             found |= {name: Lying(file, places, samples) for name, places in parts.places.items()}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from strata.data.columnar import plain_type
 from strata.data.runs import Batch
 from strata.errors import InvalidInput
 
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
 Output: TypeAlias = Literal["numpy", "arrow", "torch"]
 
 
+def check_output(output: Output) -> None:
+    if output not in _MADE:
+        raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
+
+
 class Finish:
     """What is done with each batch when it is made. A class, so that it can be pickled if `map` can."""
 
     def __init__(self, output: Output, map: Callable[[Batch], Any] | None, schema: "pa.Schema | None" = None) -> None:
         """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone.
-        `schema` is what they are before: without `map`, text and the like in tables is of its types, whatever is in a
-        batch."""
-        if output not in _MADE:
-            raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
+        `schema` is what they are before: without `map`, tables are of its types, whatever is in a batch."""
+        check_output(output)
         self._make, self._map = _MADE[output], map
-        if output == "arrow" and schema is not None and map is None:
+        self.keeps_arrow = output == "arrow" and map is None
+        """Whether it wants columns as Arrow has them: what comes to be a table need not be arrays of numpy's before."""
+        if self.keeps_arrow and schema is not None:
             self._make = partial(_arrow, types={field.name: field.type for field in schema})
 
     def __call__(self, batch: Batch) -> Any:
@@ -47,8 +53,10 @@ def _arrow(batch: Batch, types: "dict[str, pa.DataType] | None" = None) -> Any:
 def _arrow_column(values: Any, type: "pa.DataType | None") -> Any:
     import pyarrow as pa
 
+    if isinstance(values, pa.Array):
+        return values
     if type is not None and values.dtype.hasobject:  # of objects, of which there may be none to tell the type by
-        return pa.array(values, type.value_type if pa.types.is_dictionary(type) else type)
+        return pa.array(values, plain_type(type))
     if not isinstance(values, np.ndarray) or values.ndim == 1:
         return pa.array(values)
     inner = values.reshape(-1)

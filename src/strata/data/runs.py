@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.ids import check_int
+from strata.data.columns import Kept, joined
 from strata.data.held import Held
 from strata.data.skipping import Skips
 from strata.data.stretches import Missing, Places, Stretch, remains, with_values
@@ -168,12 +169,17 @@ def _by_block(blocks: Samples) -> Places:
 def _gathered(stretches: list[Stretch], places: Places) -> dict[str, NDArray[Any]]:
     if not stretches:
         return {}
-    found = {name: column.room(len(places)) for name, column in stretches[0].decoded.items()}
     order = np.empty_like(places)
     order[places] = np.arange(len(places))
-    for name, gathered in found.items():
-        for each in stretches:
-            each.decoded[name].take(each.rows, gathered[each.start : each.end])
-        if len(stretches) > 1:
-            found[name] = gathered.take(order, 0)
-    return found
+    return {name: _gathered_column(name, stretches, order) for name in stretches[0].decoded}
+
+
+def _gathered_column(name: str, stretches: list[Stretch], order: Places) -> Any:
+    columns = [each.decoded[name] for each in stretches]
+    kept = [column for column in columns if isinstance(column, Kept)]
+    if len(kept) == len(columns):
+        return joined([column.taken(each.rows) for column, each in zip(kept, stretches, strict=True)], order)
+    gathered = columns[0].room(len(order))
+    for column, each in zip(columns, stretches, strict=True):
+        column.take(each.rows, gathered[each.start : each.end])
+    return gathered.take(order, 0) if len(stretches) > 1 else gathered

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from strata.data.columnar import arrow
+from strata.data.columnar import arrow, can_be_taken
 from strata.data.damage import Damage
 from strata.errors import DataMismatch
 
@@ -23,6 +23,9 @@ def plain(schema: "pa.Schema") -> "pa.Schema":
     twice = {name for name in schema.names if schema.names.count(name) > 1} if _repeats(schema.names) else set()
     if twice:
         raise Damage(f"several columns are named {min(twice)!r}: columns are known by their names")
+    for field in schema:
+        if not can_be_taken(field.type):
+            raise Damage(f"column {field.name!r} is of type {field.type}, of which rows cannot be read one by one")
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
