@@ -66,10 +66,10 @@ def me(who: Any, **fields: Any) -> dict[str, Any]:
     return {"worker_id": who.worker_id, "incarnation": who.incarnation, "dataset_id": "images", **fields}
 
 
-def consume(client: Client, who: Any, through: int, epoch: int = 0) -> None:
+def consume(client: Client, who: Any, through: int, epoch: int = 0, **more: Any) -> None:
     now = client.call("GetAssignments", **me(who))
     there = {"version": 1, "epoch": epoch, "point": now.point, "generation": now.generation}
-    client.call("ReportBatches", **me(who, **there, through=through))
+    client.call("ReportBatches", **me(who, **there, through=through, **more))
 
 
 def seen(words: list[str | Path], **environment: str) -> str:
@@ -228,6 +228,24 @@ def test_an_epoch_is_proven_or_what_is_missing_is_named(client: Client, data: Da
     assert lines(data("verify", "images", "--epoch", "0"))[0] == first
     assert "has not begun" in refusal(data("verify", "images", "--epoch", "7"))
     assert "no dataset 'texts'" in refusal(data("verify", "texts"))
+
+
+def test_a_tail_that_is_dropped_is_part_of_the_proof(client: Client, data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "1030", "--shard-size", "10"))
+    (who,) = client.crew(1)
+    consume(client, who, 900, reading="global_batch_size=100, tail=drop")
+    found = document(data("verify", "images", "--json"), 1)
+    assert (found["missing"], found["missing_samples"], found["dropped_samples"]) == ([[900, 1000]], 100, 30)
+    consume(client, who, 1000, reading="global_batch_size=100, tail=drop", over=True)
+    first, second, *_ = lines(data("verify", "images"))
+    assert first == (
+        "✓ images, version 1, epoch 0 (over): 1,000 of 1,030 samples, all but the tail, are consumed, each once"
+    )
+    assert second.strip() == '30 samples that fill no batch: dropped, by tail="drop"'
+    found = document(data("verify", "images", "--json"))
+    assert (found["proven"], found["missing_samples"], found["dropped_samples"]) == (True, 0, 30)
+    assert found["unproven_epochs"] == []
+    assert "  epoch 0 over: every sample once, but for tails that were dropped" in lines(data("show", "images"))
 
 
 def test_epochs_that_ended_unheard_are_named(client: Client, data: Data) -> None:

@@ -58,7 +58,7 @@ def _reaching() -> Iterator[None]:
 def unproven_of(ledger: Ledger) -> str:
     """Which epochs, and why each is not proven."""
     unheard = [f"{each} (nothing was reported)" for each in spans(ledger.unheard)]
-    short = [f"{each.epoch} ({each.total - each.consumed:,} missing)" for each in ledger.short]
+    short = [f"{each.epoch} ({each.missing:,} missing)" for each in ledger.short]
     return some_of([*unheard, *short], 6)
 
 

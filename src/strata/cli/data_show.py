@@ -156,7 +156,10 @@ def _finished(ledger: Ledger) -> str:
     if not over:
         return ""
     which = f"epoch {over[0]}" if len(over) == 1 else f"epochs {over[0]} to {over[-1]}"
-    return f"{which} over: " + (f"not proven: {unproven_of(ledger)}" if ledger.unproven else "every sample once")
+    if ledger.unproven:
+        return f"{which} over: not proven: {unproven_of(ledger)}"
+    tails = ", but for tails that were dropped" if any(each.dropped for each in ledger.finished) else ""
+    return f"{which} over: every sample once{tails}"
 
 
 def _tell_owners(console: Console, ledger: Ledger, owners: list[Owner], epoch: int | None) -> None:

@@ -14,8 +14,8 @@ from strata.texts import counted
 
 SHOWN = 20
 PROVEN = (
-    "Proven: that workers reported every place of the epoch's order, and that each was counted once. An order has each "
-    "sample at one place."
+    "Proven: that workers reported every place of the epoch's order, but for a tail that is dropped, and that each was "
+    "counted once. An order has each sample at one place."
 )
 UNPROVEN = {
     "affinity": "Not proven: what a worker did with a sample before it reported it.",
@@ -56,7 +56,8 @@ def _document(ledger: Ledger, verdict: Verdict) -> dict[str, Any]:
         "proven": verdict.whole,
         "total_samples": verdict.total,
         "consumed_samples": verdict.consumed,
-        "missing_samples": verdict.total - verdict.consumed,
+        "dropped_samples": verdict.dropped,
+        "missing_samples": verdict.missing_samples,
         "missing": verdict.missing,
         "reissued_samples": verdict.reissued,
         "unproven_epochs": ledger.unproven,
@@ -70,13 +71,15 @@ def _tell(ledger: Ledger, verdict: Verdict, most: int | None) -> None:
     line = sign.append(
         f"{dataset.dataset_id}, version {dataset.version}, epoch {verdict.epoch} ({state}): "
         + (
-            f"all {counted(verdict.total, 'sample')} are consumed, each once"
+            f"{_whole(verdict)} are consumed, each once"
             if verdict.whole
-            else f"{verdict.total - verdict.consumed:,} of {counted(verdict.total, 'sample')} are missing"
+            else f"{verdict.missing_samples:,} of {counted(verdict.total, 'sample')} are missing"
         ),
         "default",
     )
     console.print(line, soft_wrap=True)
+    if verdict.dropped:
+        console.print(f'  {counted(verdict.dropped, "sample")} that fill no batch: dropped, by tail="drop"')
     for each in _missing(ledger, verdict, most):
         console.print(f"  {each}", soft_wrap=True)
     if any(epoch != verdict.epoch for epoch in ledger.unproven):
@@ -84,6 +87,12 @@ def _tell(ledger: Ledger, verdict: Verdict, most: int | None) -> None:
         console.print(Text(told, "yellow"), soft_wrap=True)
     for each in _meaning(verdict, dataset.order):
         console.print(Text(each, "dim"), soft_wrap=not console.is_terminal)
+
+
+def _whole(verdict: Verdict) -> str:
+    if not verdict.dropped:
+        return f"all {counted(verdict.total, 'sample')}"
+    return f"{verdict.consumed:,} of {counted(verdict.total, 'sample')}, all but the tail,"
 
 
 def _missing(ledger: Ledger, verdict: Verdict, most: int | None) -> list[str]:

@@ -399,6 +399,7 @@ def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwne
                 total_samples=each.total,
                 consumed_samples=each.consumed,
                 reissued_samples=each.reissued,
+                reading=each.reading,
             )
             for each in known.proofs
         ],

@@ -188,7 +188,8 @@ def apply_removed(state: State, record: DatasetRemoved) -> None:
 @rules.applies(EpochAdvanced)
 def apply_advanced(state: State, record: EpochAdvanced) -> None:
     dataset = state.jobs[record.job].datasets[record.dataset]
-    dataset.prove(Proof(record.version, record.epoch - 1, dataset.total_samples, record.consumed, dataset.reissued))
+    counts = dataset.total_samples, record.consumed, dataset.reissued
+    dataset.prove(Proof(record.version, record.epoch - 1, *counts, dataset.reading))
     former = Position(record.version, record.epoch - 1, dataset.departed.to_flat())
     dataset.begin_epoch(record.epoch, [])
     dataset.former = former if dataset.order == "affinity" else None

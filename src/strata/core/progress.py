@@ -93,7 +93,7 @@ def on_batches(turn: Turn, event: BatchesReported) -> None:
     elif event.over and event.epoch in dataset.unproven:
         why = f"a checkpoint from behind it is gone on from, and worker {event.worker!r} reads as it was read"
         about = (dataset.dataset, dataset.version, event.epoch, event.through)
-        turn.record(EpochProven(job.job, *about, why))
+        turn.record(EpochProven(job.job, *about, why, event.reading))
     turn.reply(LedgerNow(dataset.epoch, absent))
 
 
@@ -225,7 +225,7 @@ def check_positions(job: Job, positions: dict[str, Position]) -> None:
 @rules.applies(EpochProven)
 def apply_proven(state: State, record: EpochProven) -> None:
     dataset = state.jobs[record.job].datasets[record.dataset]
-    dataset.prove(Proof(record.version, record.epoch, dataset.total_samples, record.consumed, 0))
+    dataset.prove(Proof(record.version, record.epoch, dataset.total_samples, record.consumed, 0, record.reading))
 
 
 @rules.applies(ProgressMade)

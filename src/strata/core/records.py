@@ -203,6 +203,7 @@ class EpochProven(JobRecord, frozen=True):
     epoch: int
     consumed: int
     reason: str
+    reading: str = ""
 
 
 class ShardsRevoked(JobRecord, frozen=True):

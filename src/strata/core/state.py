@@ -105,6 +105,8 @@ class Proof(msgspec.Struct):
     total: int
     consumed: int
     reissued: int
+    reading: str = ""
+    """How it was read, as its readers said it: what that leaves out on purpose is not missing."""
 
 
 class Dataset(msgspec.Struct):

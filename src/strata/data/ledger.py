@@ -2,7 +2,8 @@
 
 The coordinator counts a place of the epoch's order once, when a worker that may reports it, and an order has each
 sample at one place. So an epoch whose places are all counted had every sample reported, and each counted once. The
-ledger cannot say what a worker did with a sample, nor of an epoch that is over which places nobody reported.
+ledger cannot say what a worker did with a sample, nor of an epoch that is over which places nobody reported. What the
+readers of an epoch said that they drop, the tail that fills no batch, is no gap: it is told, and not missing.
 """
 
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 from strata.core.ids import check_id, check_int
 from strata.core.ranges import RangeSet
 from strata.core.state import PROOFS_KEPT
+from strata.data.position import dropped
 from strata.data.registered import RegisteredDataset, registered
 from strata.errors import NotFound, Refused
 from strata.texts import spans
@@ -35,12 +37,22 @@ class Holder(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An epoch that is over: how much of it was reported as consumed when the next began."""
+    """An epoch that is over: how much of it was reported as consumed when the next began, and how much its readers
+    were to drop."""
 
     epoch: int
     total: int
     consumed: int
     reissued: int
+    to_drop: int = 0
+
+    @property
+    def dropped(self) -> int:
+        return min(self.to_drop, self.total - self.consumed)
+
+    @property
+    def missing(self) -> int:
+        return self.total - self.consumed - self.dropped
 
 
 class Ledger(NamedTuple):
@@ -54,6 +66,8 @@ class Ledger(NamedTuple):
     finished: list[Finished]
     holders: list[Holder]
     kept_from: int = 0
+    to_drop: int = 0
+    """Of the epoch that runs."""
 
     @property
     def unheard(self) -> list[int]:
@@ -64,7 +78,7 @@ class Ledger(NamedTuple):
     @property
     def short(self) -> list[Finished]:
         """Those that are over, and of which not all was reported."""
-        return [each for each in self.finished if each.consumed < each.total]
+        return [each for each in self.finished if each.missing]
 
     @property
     def unproven(self) -> list[int]:
@@ -72,7 +86,8 @@ class Ledger(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of one epoch: `missing` are the places nobody reported; None where only their number is known."""
+    """Of one epoch: `missing` are the places nobody reported and that were not `dropped`, as its tail; None where only
+    their number is known."""
 
     epoch: int
     state: Literal["running", "over"]
@@ -80,10 +95,15 @@ class Verdict(NamedTuple):
     consumed: int
     reissued: int
     missing: Gaps | None
+    dropped: int = 0
+
+    @property
+    def missing_samples(self) -> int:
+        return self.total - self.dropped - self.consumed
 
     @property
     def whole(self) -> bool:
-        return self.consumed == self.total
+        return not self.missing_samples
 
 
 async def read_ledger(asker: Asks, dataset_id: str) -> Ledger:
@@ -113,7 +133,13 @@ def _ledger(answer: Any, edges: list[int]) -> Ledger:
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         consumed.add(start, end)
     finished = [
-        Finished(each.epoch, each.total_samples, each.consumed_samples, each.reissued_samples)
+        Finished(
+            each.epoch,
+            each.total_samples,
+            each.consumed_samples,
+            each.reissued_samples,
+            dropped(each.reading, each.total_samples),
+        )
         for each in answer.finished
         if each.version == answer.dataset.version
     ]
@@ -127,6 +153,7 @@ def _ledger(answer: Any, edges: list[int]) -> Ledger:
         finished,
         [Holder(each.rank, each.worker_id, each.shards, each.giving_up) for each in answer.holders],
         kept_from,
+        dropped(answer.reading, answer.dataset.total_samples),
     )
 
 
@@ -139,13 +166,14 @@ def judge(ledger: Ledger, epoch: int | None = None) -> Verdict:
     if epoch > dataset.epoch:
         raise NotFound(f"epoch {epoch} of dataset {dataset.dataset_id!r} has not begun: it is in epoch {dataset.epoch}")
     if epoch == dataset.epoch:
-        gaps = ledger.consumed.missing(0, dataset.total_samples)
-        return Verdict(epoch, "running", dataset.total_samples, ledger.consumed.count, ledger.reissued, gaps)
+        left_out = min(ledger.to_drop, dataset.total_samples - ledger.consumed.count)
+        gaps = ledger.consumed.missing(0, dataset.total_samples - left_out)
+        counts = dataset.total_samples, ledger.consumed.count, ledger.reissued
+        return Verdict(epoch, "running", *counts, gaps, left_out)
     for each in ledger.finished:
         if each.epoch == epoch:
-            return Verdict(
-                epoch, "over", each.total, each.consumed, each.reissued, [] if each.consumed == each.total else None
-            )
+            counts = each.total, each.consumed, each.reissued
+            return Verdict(epoch, "over", *counts, None if each.missing else [], each.dropped)
     kept = [each.epoch for each in ledger.finished]
     has = f"it has epochs {', '.join(spans(kept))}, and {dataset.epoch}" if kept else f"it has epoch {dataset.epoch}"
     raise NotFound(

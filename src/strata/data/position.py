@@ -99,6 +99,13 @@ def beginning(
     return found
 
 
+def dropped(reading: str, total_samples: int) -> int:
+    """How many samples of each epoch are left out by who reads so: those that fill no batch, if such are dropped."""
+    said = dict(each.partition("=")[::2] for each in reading.split(", "))
+    size = said.get("global_batch_size", "")
+    return total_samples % int(size) if said.get("tail") == "drop" and size.isdecimal() and int(size) else 0
+
+
 def told_apart(then: str, now: str) -> str:
     """In what two readings differ, to be said of an epoch that was begun with the first; and what to do."""
     ours = now.split(", ")

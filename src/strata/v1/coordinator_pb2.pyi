@@ -439,18 +439,20 @@ class GetLedgerResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., next_place: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedEpoch, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[ShardHolder, _Mapping]]] = ..., reading: _Optional[str] = ..., unproven_epochs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FinishedEpoch(_message.Message):
-    __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples")
+    __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples", "reading")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REISSUED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    READING_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     total_samples: int
     consumed_samples: int
     reissued_samples: int
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., consumed_samples: _Optional[int] = ..., reissued_samples: _Optional[int] = ...) -> None: ...
+    reading: str
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., consumed_samples: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., reading: _Optional[str] = ...) -> None: ...
 
 class ShardHolder(_message.Message):
     __slots__ = ("rank", "worker_id", "shards", "giving_up")

@@ -480,6 +480,13 @@ def test_an_epoch_whose_tail_is_dropped_is_over_when_all_say_so() -> None:
     assert cluster.dataset("texts").consumed.count == 0
 
 
+def test_the_proof_of_an_epoch_says_how_it_was_read() -> None:
+    cluster, (w0, w1) = elastic_world(2)
+    for who in (w0, w1):
+        complete(cluster, who, 96, over=True, reading="tail=drop")
+    assert cluster.dataset("texts").proofs == [Proof(1, 0, 100, 96, 0, "tail=drop")]
+
+
 def test_batches_of_another_generation_are_stale() -> None:
     cluster, (w0, w1) = elastic_world(2)
     stale = cluster.generation

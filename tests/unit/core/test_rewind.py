@@ -431,6 +431,7 @@ def test_epochs_that_ended_unheard_are_proven_by_who_reads_as_they_were_read() -
     cluster.restart()
     assert proven(cluster) == [(0, 90), (1, 90)]
     assert cluster.dataset().unproven == []
+    assert {proof.reading for proof in cluster.dataset().proofs} == {"in tens"}
     assert cluster.dataset().consumed.to_flat() == [0, 40], "what is read now is another matter"
 
 

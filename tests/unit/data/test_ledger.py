@@ -4,6 +4,7 @@ import pytest
 
 from strata.core.ranges import RangeSet
 from strata.data.ledger import Finished, Ledger, judge
+from strata.data.position import dropped
 from strata.data.registered import RegisteredDataset
 from strata.errors import InvalidInput, NotFound
 
@@ -33,6 +34,35 @@ def test_of_an_epoch_that_is_over_only_how_many_are_missing() -> None:
     assert (found.epoch, found.state, found.consumed, found.whole, found.missing) == (4, "over", 99, False, None)
     assert found.reissued == 5
     assert judge(known, 5).state == "running"
+
+
+def test_a_tail_that_its_readers_drop_is_not_missing_and_told() -> None:
+    known = ledger(5, [0, 64], Finished(3, 100, 96, 0, to_drop=4), Finished(4, 100, 90, 0, to_drop=4))
+    found = judge(known, 3)
+    assert (found.whole, found.dropped, found.missing_samples, found.missing) == (True, 4, 0, [])
+    found = judge(known, 4)
+    assert (found.whole, found.dropped, found.missing_samples, found.missing) == (False, 4, 6, None)
+    assert known.unproven == [0, 1, 2, 4]
+    running = known._replace(to_drop=4)
+    assert (judge(running, 5).missing, judge(running, 5).dropped) == ([(64, 96)], 4)
+    assert judge(running._replace(consumed=RangeSet.from_flat([0, 96])), 5).whole
+    assert not judge(ledger(1, [], Finished(0, 100, 96, 0)), 0).whole, "nobody said that it drops any"
+
+
+@pytest.mark.parametrize(
+    ("reading", "count"),
+    [
+        ("global_batch_size=16, streams=1, window_shards=8, tail=drop, data=ab", 4),
+        ("global_batch_size=16, streams=1, window_shards=8, tail=short, data=ab", 0),
+        ("global_batch_size=10, tail=drop", 0),
+        ("global_batch_size=0, tail=drop", 0),
+        ("tail=drop", 0),
+        ("whatever it likes", 0),
+        ("", 0),
+    ],
+)
+def test_how_much_is_dropped_is_seen_from_how_it_is_read(reading: str, count: int) -> None:
+    assert dropped(reading, 100) == count
 
 
 def test_what_the_ledger_does_not_know_is_told() -> None:
