@@ -548,9 +548,15 @@ def _resources(said: Mapping[str, float]) -> dict[str, float]:
 
 
 def _ray(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Ray Train tells a worker its place in the process that it runs in, where the environment does not."""
+    """Ray Train tells a worker its place in the process that it runs in, where the environment does not. What else is
+    said there may be of the process that started Ray, as Slurm's names are; `STRATA_*` is meant for this one."""
     train = sys.modules.get("ray.train")
-    if train is None or "RANK" in environment:
+    unsaid = [name for name in ("rank", "world_size") if f"STRATA_{name.upper()}" not in environment]
+    if train is None or "RANK" in environment or not unsaid:
         return {}
-    context = train.get_context()
-    return {"rank": context.get_world_rank(), "world_size": context.get_world_size()}
+    try:
+        context = train.get_context()
+    except (RuntimeError, DeprecationWarning):  # no worker of Ray Train, though it is imported; or one of Ray Tune
+        return {}
+    place = {"rank": context.get_world_rank(), "world_size": context.get_world_size()}
+    return {name: place[name] for name in unsaid}

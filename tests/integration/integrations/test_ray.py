@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from strata import CheckpointManager, CheckpointReader, InvalidInput, MemoryStorage, NotFound, StorageError
+from strata import (
+    CheckpointManager,
+    CheckpointReader,
+    InvalidInput,
+    MemoryStorage,
+    NotFound,
+    StorageError,
+    TrainingOrchestrator,
+)
 from strata.testing import FaultyStorage
 from strata.testing.faulty import Faults
 from tests.integration.integrations.sameness import assert_same
@@ -24,11 +32,11 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def went_on_from(folder: Path, *runs: str) -> dict[str, int]:
-    """Each run in a folder of its name, one after the other, on one cluster."""
+def run_with_ray(program: str, folder: Path, *more: str) -> str:
+    """Gives what it printed."""
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "examples")))
     told = subprocess.run(
-        [sys.executable, HERE / "ray_runs.py", folder, *runs],
+        [sys.executable, HERE / program, folder, *more],
         env={**os.environ, "PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
@@ -36,7 +44,12 @@ def went_on_from(folder: Path, *runs: str) -> dict[str, int]:
         check=False,
     )
     assert told.returncode == 0, told.stderr[-3000:]
-    found: dict[str, int] = json.loads(told.stdout.splitlines()[-1])
+    return told.stdout
+
+
+def went_on_from(folder: Path, *runs: str) -> dict[str, int]:
+    """Each run in a folder of its name, one after the other, on one cluster."""
+    found: dict[str, int] = json.loads(run_with_ray("ray_runs.py", folder, *runs).splitlines()[-1])
     return found
 
 
@@ -63,6 +76,31 @@ def test_a_run_that_lost_a_worker_comes_to_the_same_parameters_as_one_that_did_n
     whole, dies = saved(tmp_path / "whole"), saved(tmp_path / "dies")
     for part in ("model", "optimizer"):
         assert_same(whole.load(12)[part], dies.load(12)[part])
+
+
+@pytest.mark.long
+def test_the_place_of_a_worker_is_what_ray_says_unless_it_is_said_otherwise(tmp_path: Path) -> None:
+    run_with_ray("ray_places.py", tmp_path)
+    assert [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)] == [
+        [[0, 2], [7, 9]],
+        [[1, 2], [7, 9]],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, (None, None)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"STRATA_RANK": "1", "STRATA_WORLD_SIZE": "2"}, (1, 2)),
+    ],
+)
+def test_who_has_only_imported_ray_is_who_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], found: tuple[int | None, int | None]
+) -> None:
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    assert TrainingOrchestrator.from_env()._who[2:] == found
 
 
 # -- without a cluster: what a worker is told by Ray is said here ----------------------------------------------------
