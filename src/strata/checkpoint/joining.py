@@ -33,12 +33,12 @@ class _Joined:
     def __init__(self, opens: Callable[[], Session], put_manifest: CarryOut, *, at_once: bool) -> None:
         self._opens, self._put_manifest = opens, put_manifest
         self._session: Session | None = None
-        self._is_left = False
+        self.is_left = False
         if at_once:
             self._joined()
 
     def _joined(self) -> Session:
-        if self._is_left:
+        if self.is_left:
             raise InvalidInput("this manager is closed: make another")
         if self._session is None:
             self._session = self._opens()
@@ -67,7 +67,7 @@ class _Joined:
         return await self._joined().call(method, within=within, **fields)
 
     def leave(self) -> None:
-        self._is_left = True
+        self.is_left = True
         session, self._session = self._session, None
         if session is not None:
             session.off(pb.Command.KIND_PUT_MANIFEST, self._put_manifest)
@@ -99,7 +99,13 @@ class Seat:
         self._point: Point | None = None
 
     async def _put_manifest(self, command: pb.Command) -> None:
-        await self.council.recovery.put_manifest(command.attempt)
+        """The storage is closed when this seat has been left: that is another's to put then, and no failure."""
+        try:
+            await self.council.recovery.put_manifest(command.attempt)
+        except StrataError as error:
+            if not self.joined.is_left:
+                raise
+            logger.debug("attempt %d is left to others: %s", command.attempt, error)
 
     async def point(self) -> Folder | None:
         """The checkpoint that all ranks go on from, the first time it is asked for in a generation. None: whichever is

@@ -36,6 +36,7 @@ from strata.errors import (
 from strata.rpc import RpcError, Status
 from strata.storage import LocalStorage
 from strata.testing.faulty import FaultyStorage
+from strata.v1 import coordinator_pb2 as pb
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
@@ -317,6 +318,24 @@ def test_recovery_finishes_what_was_decided(
             assert_same(found, bare(rank, 20))
         save(crew, 30)
     assert listed(running) == stored(tmp_path / "ck")
+
+
+def test_a_manifest_that_a_manager_was_asked_for_as_it_closed_is_no_failure(
+    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_crew(tmp_path / "ck", running) as crew:
+        save(crew, 10)
+        seat = crew.managers[0]._seat
+        assert seat is not None
+        decision = background.run(seat._asking.decision(1))
+    late = pb.Command(kind=pb.Command.KIND_PUT_MANIFEST, attempt=1)
+    background.run(seat._put_manifest(late))  # the job is left
+
+    async def known(_: int) -> Any:
+        return decision
+
+    monkeypatch.setattr(seat._asking, "decision", known)
+    background.run(seat._put_manifest(late))  # and the storage closed
 
 
 class Dead(BaseException):
