@@ -94,7 +94,8 @@ def main() -> None:
     crew = Crew(given.folder / "rows", given.processes) if os.environ.get("COORDINATOR_URL") else None
     source = {"dataset": given.folder / "rows", "format": "parquet"} if crew is None else {"dataset_id": "rows"}
     loader = Loader(global_batch_size=BATCH, **source)
-    manager = CheckpointManager(given.folder / "numpy_mlp", keep_count=3)
+    saved = "numpy_mlp" if crew is None else "numpy_mlp_job"  # apart: where the data was is a job's own to say
+    manager = CheckpointManager(given.folder / saved, keep_count=3)
     print(f"from step {manager.latest_step() or 0}")
     plan = {"epochs": given.epochs, "save_every": given.save_every}
     orchestrator = None if crew is None else crew.orchestrator

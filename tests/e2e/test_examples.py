@@ -203,18 +203,21 @@ def test_torchrun_killed_on_two_processes_and_run_again_on_as_many_or_others(
 
 
 def test_in_a_job_those_who_are_left_come_to_the_same(start: Start, tmp_path: Path) -> None:
-    start("numpy_mlp", tmp_path / "alone").ended()
+    """One process alone and then a job, in one folder, as the example says."""
+    folder = tmp_path / "example-data"
+    start("numpy_mlp", folder).ended()
     (tmp_path / "coordinator").mkdir()
     with coordinator(tmp_path / "coordinator", "--lease-seconds", "4", "--heartbeat-seconds", "0.5") as running:
         how = {"COORDINATOR_URL": running.address, "seconds": 0.02}
         noted = [tmp_path / f"noted-by-{number}" for number in range(3)]
-        crew = [start("numpy_mlp", tmp_path / "job", "--processes", "3", noted=each, **how) for each in noted]
+        crew = [start("numpy_mlp", folder, "--processes", "3", noted=each, **how) for each in noted]
         for each in crew:
             each.wait_for_steps(KILLED_AFTER)
         crew.pop().kill()
-        assert all("of 2\n" in each.ended() for each in crew)
+        said = [each.ended() for each in crew]
+        assert all("from step 0\n" in each and "of 2\n" in each for each in said)
     # registered, the data is in the same order as without a job: shards are of a row group
-    check_same(arrays(tmp_path / "job" / "numpy_mlp"), arrays(tmp_path / "alone" / "numpy_mlp"), to_the_bit=False)
+    check_same(arrays(folder / "numpy_mlp_job"), arrays(folder / "numpy_mlp"), to_the_bit=False)
 
 
 @pytest.mark.long
