@@ -74,7 +74,13 @@ class Notices:
     def watch(self) -> None:
         """Python hands signals to the main thread alone: elsewhere nothing is watched."""
         if threading.current_thread() is not threading.main_thread():
-            logger.info("signals are not watched: this is not the main thread")
+            logger.warning(
+                "%s are not watched, and nothing is saved when they come: Training is in thread %r, and Python hands "
+                "signals to the main thread alone. Train there; or, with an orchestrator, set a handler there that "
+                "calls its ask_to_stop",
+                " and ".join(SIGNALS),
+                threading.current_thread().name,
+            )
             return
         self._process = os.getpid()
         for name in SIGNALS:

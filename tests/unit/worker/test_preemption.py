@@ -118,9 +118,13 @@ def test_a_forked_child_goes_on_at_a_notice_that_all_processes_of_a_step_are_sen
         child.kill()
 
 
-def test_no_other_thread_can_watch_and_none_is_harmed_for_trying() -> None:
+def test_no_other_thread_can_watch_which_is_said_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     notices = Notices(30.0, lambda notice: None)
-    trying = threading.Thread(target=notices.watch)
+    trying = threading.Thread(target=notices.watch, name="trainer")
     trying.start()
     trying.join()
     notices.unwatch()
+    (said,) = caplog.records
+    assert said.levelname == "WARNING"
+    assert "thread 'trainer'" in said.message
+    assert "ask_to_stop" in said.message
