@@ -23,6 +23,7 @@ from tests.integration.worker.trainee import BATCH
 def main(folder: Path, notice_seconds: float) -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    (folder / f"process-{place['rank']}").write_text(str(os.getpid()))
     meet = None
     if "MASTER_PORT" in os.environ:
         import torch

@@ -35,9 +35,7 @@ class Crew:
                 self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=around))
 
     def made(self, rank: int) -> int:
-        """So many steps."""
-        file = self._folder / f"made-{rank}"
-        return int(lines[-1]) if file.exists() and (lines := file.read_text().split()) else 0
+        return made(self._folder, rank)
 
     def said(self, rank: int) -> str:
         return (self._folder / f"log-{rank}").read_text()
@@ -62,6 +60,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         for process in crew.processes:
             process.kill()
             process.wait()
+
+
+def made(folder: Path, rank: int) -> int:
+    """So many steps."""
+    file = folder / f"made-{rank}"
+    return int(lines[-1]) if file.exists() and (lines := file.read_text().split()) else 0
 
 
 def latest(folder: Path) -> int:
@@ -120,3 +124,29 @@ def test_ranks_that_cannot_agree_keep_the_last_commit_and_end_in_time(start: Sta
     assert latest(tmp_path) == 0
     assert "the last commit stays" in crew.said(0)
     assert "run a coordinator" in crew.said(0)
+
+
+def test_torchrun_that_is_told_of_sigusr1_has_its_ranks_save_and_stop_at_one_step(tmp_path: Path) -> None:
+    """As Slurm sends it: to torchrun, which passes it on, and to each rank."""
+    write_rows(tmp_path / "rows")
+    flags = ["--standalone", "--nproc-per-node=2", "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
+    program = ["-m", "tests.integration.worker.several", str(tmp_path), "30"]
+    with (tmp_path / "log").open("w") as log:
+        torchrun = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *flags, *program],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        eventually(lambda: min(made(tmp_path, rank) for rank in range(2)) >= 5)
+        for rank in range(2):
+            os.kill(int((tmp_path / f"process-{rank}").read_text()), signal.SIGUSR1)
+        torchrun.send_signal(signal.SIGUSR1)
+        assert torchrun.wait(60) == 1, "a status of its own"
+    finally:
+        torchrun.terminate()  # which ends its ranks, if they run still
+        torchrun.wait()
+    assert {made(tmp_path, rank) for rank in range(2)} == {latest(tmp_path)}
+    said = (tmp_path / "log").read_text()
+    assert said.count("SIGUSR1 at") == 2, said[-3000:]
