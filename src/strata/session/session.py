@@ -17,10 +17,12 @@ import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from copy import copy
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
 from strata.core.events import Position
+from strata.core.membership import MAX_RESOURCES
 from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataError, Superseded
 from strata.rpc import Channel, RpcError, Status
 from strata.rpc.client import is_fork_safe
@@ -113,6 +115,8 @@ class Session:
         """Unless rank and size are what was said: where this process is since the last recovery."""
         self.says = Report()
         """Told with each heartbeat."""
+        self.measures: Callable[[], Mapping[str, float]] = dict
+        """What this process takes of its machine: told along, where what it says leaves room."""
         self.parting = Parting()
         """Told when it leaves, unless whoever has it leave says another reason."""
         self.appointments = Appointments(self.speak)
@@ -430,7 +434,10 @@ class Session:
                 self._about = self._known
 
     def _told(self, promised: Promise) -> dict[str, Any]:
-        return {**self.says._asdict(), "promised_request": promised.request, "promised_step": promised.step}
+        said = self.says
+        measured = islice(self.measures().items(), MAX_RESOURCES - len(said.resources))
+        told = said._replace(resources={**dict(measured), **said.resources})
+        return {**told._asdict(), "promised_request": promised.request, "promised_step": promised.step}
 
     def _heed(self, answer: pb.HeartbeatResponse) -> None:
         self.generation = max(self.generation, answer.generation)

@@ -1,8 +1,9 @@
-"""What this process runs on, as it is told to the coordinator: its address, its GPUs, its memory."""
+"""What this process runs on, and what it takes of that, as it is told to the coordinator."""
 
 import os
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 UNIMPORTANT_PORT = 9
@@ -43,3 +44,30 @@ def memory_bytes() -> int:
         if allowed.isdigit():
             total = min(total, int(allowed))
     return total
+
+
+def taken() -> dict[str, float]:
+    """By this process itself, up to now, as far as its platform tells. It takes microseconds, so that each heartbeat
+    can say it."""
+    times = os.times()
+    return {"cpu_seconds": times.user + times.system, **_resident_memory(), **_gpu_memory()}
+
+
+def _resident_memory() -> dict[str, float]:
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except OSError:  # there is no such file but on Linux
+        return {}
+    return {"resident_memory_bytes": float(pages * os.sysconf("SC_PAGE_SIZE"))}
+
+
+def _gpu_memory() -> dict[str, float]:
+    """What torch has given out on all GPUs of this process, once it uses any: to ask must not be what starts CUDA. All,
+    since which one is the current is the training thread's to know, and this may be another."""
+    cuda = sys.modules.get("torch.cuda")
+    is_initialized = getattr(cuda, "is_initialized", None)  # another thread may be importing it
+    if cuda is None or is_initialized is None or not is_initialized():
+        return {}
+    with suppress(RuntimeError):  # a GPU that has failed is the training's to tell of
+        return {"gpu_memory_bytes": float(sum(map(cuda.memory_allocated, range(cuda.device_count()))))}
+    return {}

@@ -206,6 +206,7 @@ class TrainingOrchestrator:
     def _take(self, session: Session) -> None:
         session.on(pb.Command.KIND_STOP, self._told_to_stop)
         session.on(pb.Command.KIND_DRAIN, self._told_to_stop)
+        session.measures = machine.taken
         self._session, self._barriers = session, barriers_of(session)
         self._stop, self._world_id = None, ""  # of the job as it was when this process was last in it
 
@@ -290,7 +291,8 @@ class TrainingOrchestrator:
         epoch: int | None = None,
         resources: Mapping[str, float] | None = None,
     ) -> None:
-        """What the next heartbeats say; what is not said here stays as it was. Takes no time."""
+        """What the next heartbeats say; what is not said here stays as it was. Takes no time. What this process takes
+        of memory and processors is told beside the resources that are said."""
         said = self.session.says
         self.session.says = Report(
             said.state if state is None else _state(state),

@@ -1,6 +1,7 @@
 """`TrainingOrchestrator` with a real coordinator: its place, barriers, saves that all ranks agree on, recovery."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -228,12 +229,16 @@ def test_what_cannot_be_said_of_it_is_refused_before_it_is_sent(
 
 
 @pytest.mark.parametrize("wrong", [{"load": "high"}, {"load": None}, {7: 1.0}, dict.fromkeys(map(str, range(33)), 1.0)])
-def test_resources_that_no_heartbeat_can_carry_are_refused_and_it_stays(crew: Crew, wrong: dict[str, Any]) -> None:
+def test_resources_that_no_heartbeat_can_carry_are_refused_and_it_stays(
+    crew: Crew, running: CoordinatorProcess, wrong: dict[str, Any]
+) -> None:
     (only,) = crew.world(1)
     with pytest.raises(InvalidInput, match="resource"):
         only.report(resources=wrong)
-    only.report("training", resources=dict.fromkeys(map(str, range(32)), np.float32(0.5)))
+    most = dict.fromkeys(map(str, range(32)), 0.5)
+    only.report("training", resources=dict.fromkeys(most, np.float32(0.5)))
     only.blocking.heartbeat()
+    eventually(lambda: shown(running)["w0"]["resources"] == most)
 
 
 def test_a_training_loop_is_heard_of_however_many_numbers_it_reports(
@@ -303,7 +308,12 @@ def test_what_it_says_of_itself_is_shown(crew: Crew, running: CoordinatorProcess
     assert (about["state"], about["epoch"]) == ("training", 1)
     only.report(step=8, resources={"goodput_ratio": 0.5})
     only.session.speak()
-    eventually(lambda: shown(running)["w0"]["step"] == 8)
+    eventually(lambda: "goodput_ratio" in shown(running)["w0"]["resources"])
+    assert shown(running)["w0"]["step"] == 8
+    told = shown(running)["w0"]["resources"]
+    assert told["cpu_seconds"] > 0, "measured, whatever else is said"
+    if sys.platform == "linux":
+        assert 0 < told["resident_memory_bytes"] < about["memory_bytes"]
     with pytest.raises(InvalidInput, match="'asleep'"):
         only.report("asleep")
 
