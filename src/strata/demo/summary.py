@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 
 from strata.checkpoint import CheckpointReader
 from strata.config import Config
@@ -45,13 +44,18 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Worker:
-    """Where the time of a worker went, as it says: `goodput` is the share that made steps that count. `seconds` is by
-    cause, of those that ended by themselves."""
+    """Where the time of a worker went, as it says: of `wall_seconds` to its last step, `useful_seconds` made steps that
+    count. `seconds` is by cause, of those that ended by themselves."""
 
     worker: str
     step: int
-    goodput: float
+    wall_seconds: float
+    useful_seconds: float
     seconds: dict[str, float] | None
+
+    @property
+    def goodput(self) -> float:
+        return self.useful_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ def summarise(folder: Path, address: str, watching: Watching, times: Times, *, i
     checkpoints = _checkpoints(folder, watching)
     config = Config({"coordinator_url": address, "job_id": JOB}, {})
     epochs = _epochs(ask(config, ANSWER_SECONDS, lambda asker: read_ledger(asker, DATASET)))
-    losses, workers = watching.losses(), [_worker(each) for each in watching.steps.values() if each]
+    losses, worlds = watching.losses(), watching.worlds()
+    workers = [worker_of(each, worlds) for each in watching.steps.values() if each]
     is_last = is_over and bool(losses and checkpoints) and losses[-1][0] == checkpoints[-1].step
     return Summary(
         seconds=times.ended - times.began,
@@ -99,7 +104,7 @@ def summarise(folder: Path, address: str, watching: Watching, times: Times, *, i
         epochs=epochs,
         checkpoints=checkpoints,
         workers=workers,
-        goodput=fmean(each.goodput for each in workers),
+        goodput=goodput_of(workers),
         recovery=_recovery(times),
         problems=problems(epochs, checkpoints, losses, is_last=is_last),
     )
@@ -132,9 +137,19 @@ def notes_of(step: int, steps: Iterable[Step]) -> list[Step]:
     return [each for each in told if each.world == told[-1].world]
 
 
-def _worker(steps: list[Step]) -> Worker:
+def worker_of(steps: list[Step], worlds: dict[int, str]) -> Worker:
+    """worlds: of each step, the one that made it last. A worker that was killed could not take back what was made again
+    without it: of its account, that counts which was true at its last step that nobody made again."""
     last = steps[-1]
-    return Worker(last.worker, last.step, last.goodput, last.seconds)
+    kept = [each for each in steps if worlds.get(each.step, each.world) == each.world]
+    useful = kept[-1].goodput * kept[-1].wall_seconds if kept else 0.0
+    return Worker(last.worker, last.step, last.wall_seconds, useful, last.seconds)
+
+
+def goodput_of(workers: Sequence[Worker]) -> float:
+    """Of all the time of all of them: who was there for longer counts for more."""
+    wall = sum(each.wall_seconds for each in workers)
+    return sum(each.useful_seconds for each in workers) / wall if wall else 0.0
 
 
 def _recovery(times: Times) -> Recovery:

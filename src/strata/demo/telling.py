@@ -48,7 +48,17 @@ def _lines(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from _recovery(recovery)
     told = ", ".join(f"{each.worker} {each.goodput:.0%}" for each in summary.workers)
     yield "goodput", f"{summary.goodput:.0%} of the workers' time made steps that count ({told})"
+    yield from _rest(summary)
     yield "time", f"{summary.seconds:.1f} s in all, {counted(summary.steps, 'step')}"
+
+
+def _rest(summary: Summary) -> Iterator[tuple[str, str]]:
+    """What took the time of those who ended by themselves: the others had no time to say."""
+    told = [each.seconds for each in summary.workers if each.seconds is not None]
+    spent = {cause: sum(each[cause] for each in told) for cause in (told[0] if told else {})}
+    if total := sum(spent.values()):
+        shares = ", ".join(f"{cause} {seconds / total:.0%}" for cause, seconds in spent.items())
+        yield "", f"of those that ended by themselves: {shares}"
 
 
 def _recovery(it: Recovery) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ class Step(NamedTuple):
     at: float
     step: int
     goodput: float
+    wall_seconds: float
     loss: float | None = None
     world: str = ""
     place: int | None = None
@@ -146,9 +147,17 @@ class Watching:
 
     def losses(self) -> list[tuple[int, float]]:
         """Of each step, as it was made the last time."""
+        made = self._made_last()
+        return [(step, made[step].loss or 0.0) for step in sorted(made)]
+
+    def worlds(self) -> dict[int, str]:
+        """Of each step, the world that made it the last time: in others it was taken back."""
+        return {step: each.world for step, each in self._made_last().items()}
+
+    def _made_last(self) -> dict[int, Step]:
         latest: dict[int, Step] = {}
         for steps in self.steps.values():
             for each in steps:
                 if each.loss is not None and (each.step not in latest or each.at > latest[each.step].at):
                     latest[each.step] = each
-        return [(step, latest[step].loss or 0.0) for step in sorted(latest)]
+        return latest

@@ -81,9 +81,11 @@ class Notes:
         self._file = path.open("a", buffering=1)
 
     def write(self, training: Training, step: int, **more: Any) -> None:
-        """`goodput` is of the process's life so far; `fingerprint` of the state behind a step that is saved."""
-        about = {"at": time.time(), "step": step, "goodput": round(training.goodput.goodput, 4), **more}
-        self._file.write(json.dumps(about) + "\n")
+        """`goodput` is of the process's life so far, which is `wall_seconds`; `fingerprint` of the state behind a step
+        that is saved."""
+        spent = training.goodput
+        life = {"goodput": round(spent.goodput, 4), "wall_seconds": round(spent.wall_seconds, 3)}
+        self._file.write(json.dumps({"at": time.time(), "step": step, **life, **more}) + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -114,7 +116,8 @@ def _train(training: Training, crew: Crew, notes: Notes) -> None:
     for batch in training:
         with training.step():
             loss, sums = task.gradients(state, batch["x"], batch["y"])
-            means, loss, samples = crew.mean(sums, loss, len(batch["y"]))
+            with training.spent("barrier"):  # most of it is waiting for the slowest
+                means, loss, samples = crew.mean(sums, loss, len(batch["y"]))
             task.descend(state, means, samples)
             training.report(loss=loss)
             step = training.completed + 1

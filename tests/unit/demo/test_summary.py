@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from strata.demo import task
-from strata.demo.summary import Checkpoint, Epoch, notes_of, problems
+from strata.demo.summary import Checkpoint, Epoch, Worker, goodput_of, notes_of, problems, worker_of
 from strata.demo.watching import Step, Watching
 from strata.demo.worker import lines_of
 
@@ -38,7 +38,7 @@ def test_what_does_not_hold_is_said(
 
 
 def step(worker: str, at: float, world: str, fingerprint: str, number: int = 30) -> Step:
-    return Step(worker, at, number, 0.5, loss=1.0, world=world, fingerprint=fingerprint)
+    return Step(worker, at, number, 0.5, at, loss=1.0, world=world, fingerprint=fingerprint)
 
 
 def test_of_a_step_that_was_made_twice_the_last_world_counts() -> None:
@@ -47,14 +47,32 @@ def test_of_a_step_that_was_made_twice_the_last_world_counts() -> None:
     assert notes_of(60, steps) == []
 
 
+def test_goodput_is_of_all_the_time_of_all_workers() -> None:
+    long, short = Worker("w0", 90, 9.0, 6.0, None), Worker("w1", 90, 1.0, 0.0, None)
+    assert goodput_of([long, short]) == 0.6
+    assert goodput_of([]) == 0
+
+
+def test_steps_that_were_made_again_after_a_worker_was_killed_do_not_count_for_it(tmp_path: Path) -> None:
+    """Steps 2 and 3 were, without w1."""
+    watching = Watching(tmp_path)
+    before = [Step("w1", at, int(at), 0.5, at, loss=1.0, world="a") for at in (1.0, 2.0, 3.0)]
+    after = [Step("w0", at, int(at - 3), 0.5, at, loss=1.0, world="b") for at in (5.0, 6.0)]
+    watching.steps = {"w1": before, "w0": [before[0]._replace(worker="w0"), *after]}
+    killed, left = (worker_of(watching.steps[name], watching.worlds()) for name in ("w1", "w0"))
+    assert (killed.wall_seconds, killed.useful_seconds) == (3.0, 0.5)
+    assert (left.wall_seconds, left.useful_seconds) == (6.0, 3.0)
+    assert goodput_of([killed, left]) == pytest.approx(3.5 / 9)
+
+
 def test_half_a_line_of_a_worker_that_was_killed_is_not_read(tmp_path: Path) -> None:
     path = lines_of(tmp_path, "w0")
     watching = Watching(tmp_path)
-    path.write_text('{"at": 1.0, "step": 1, "goodput": 0.5, "loss": 3.0}\n{"at": 2.0, "st')
+    path.write_text('{"at": 1.0, "step": 1, "goodput": 0.5, "wall_seconds": 2.0, "loss": 3.0}\n{"at": 2.0, "st')
     watching.look("127.0.0.1:1", ["w0"])
     assert watching.losses() == [(1, 3.0)]
     with path.open("a") as file:
-        file.write('ep": 1, "goodput": 0.5, "loss": 2.0}\n')
+        file.write('ep": 1, "goodput": 0.5, "wall_seconds": 3.0, "loss": 2.0}\n')
     watching.look("127.0.0.1:1", ["w0"])
     assert watching.losses() == [(1, 2.0)], "made again, it is as it was made last"
     assert not watching.is_serving
