@@ -222,14 +222,28 @@ def test_in_a_job_those_who_are_left_come_to_the_same(start: Start, tmp_path: Pa
 
 @pytest.mark.long
 def test_the_quick_start_of_the_readme(tmp_path: Path) -> None:
-    """Its commands as they are there, on as many processes in turn, but for the one that kills."""
+    """Its commands as they are there, but for the one that kills: on two processes it comes half the way."""
     readme = (ROOT / "README.md").read_text()
     data = readme.partition("```\npython")[2].partition("```")[0]
-    (tmp_path / "train.py").write_text(readme.partition("```python\n# train.py\n")[2].partition("```")[0])
+    script = readme.partition("```python\n# train.py\n")[2].partition("```")[0]
+    assert len([line for line in script.splitlines() if line.strip()]) == 15
     around = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    for command in ("python" + data, *(f"torchrun --standalone --nproc_per_node={count} train.py" for count in (2, 1))):
+
+    def run(command: str) -> str:
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, env=around, capture_output=True, text=True, check=False, timeout=200
         )
         assert done.returncode == 0, done.stderr
-    assert "{'rank': 0, 'world_size': 1} from step 6000" in done.stdout
+        return done.stdout
+
+    run("python" + data)
+    (tmp_path / "train.py").write_text(script.replace("epochs=4", "epochs=2"))
+    assert "{'rank': 1, 'world_size': 2}: step 1600, epoch 1" in run(
+        "torchrun --standalone --nproc_per_node=2 train.py"
+    )
+    (tmp_path / "train.py").write_text(script)
+    said = run("torchrun --standalone --nproc_per_node=1 train.py")
+    assert "step 1600" not in said
+    assert "{'rank': 0, 'world_size': 1}: step 2400, epoch 2" in said
+    with CheckpointReader(tmp_path / "checkpoints") as reader:
+        assert reader.latest_step() == 4000
