@@ -10,6 +10,7 @@ The law: a change that nobody waited for fails the save. Tensors count their cha
 
 import threading
 import weakref
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from strata.checkpoint.frameworks import Copying
+from strata.checkpoint.frameworks.dtensor import is_spread
 from strata.errors import Conflict, InvalidInput
 
 
@@ -29,6 +31,7 @@ class Deferred:
         """By address, what nobody may have changed yet, and how often it had been changed."""
         for value in values:
             self._unchanged.setdefault(_address(value), []).append((value, _version(value)))
+        self._addresses = sorted(self._unchanged)
         self._lock = threading.Lock()
         self._torn = False
         self.is_over = False
@@ -38,8 +41,10 @@ class Deferred:
         waited on its own is of no help."""
         with self._lock:
             if not self.is_over:
-                for address in {_address(tensor) for tensor in tensors}:
-                    self._check(self._unchanged.pop(address, []))
+                for start, end in set(map(_extent, tensors)):
+                    within = slice(bisect_left(self._addresses, start), bisect_left(self._addresses, end))
+                    for address in self._addresses[within]:
+                        self._check(self._unchanged.pop(address, []))
                 self._copying.hold()
 
     def finish(self) -> None:
@@ -79,15 +84,22 @@ class OptimizerOverlap:
         self._hook.remove()
 
     def owned(self) -> Callable[[Any], bool]:
-        """Whether a tensor changes in nothing but the steps of optimizers."""
+        """Whether a tensor, or some rows of one, changes in nothing but the steps of optimizers."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise InvalidInput("a save cannot be part of a CUDA graph: save between two replays")
-        addresses = set()
+        extents: set[tuple[int, int]] = set()
         for optimizer in self._optimizers:
             if not any(group.get("capturable") for group in optimizer.param_groups):
-                addresses |= {_address(tensor) for tensor in _tensors(optimizer)}
-        addresses.discard(0)
-        return lambda value: isinstance(value, torch.Tensor) and _address(value) in addresses
+                extents |= set(map(_extent, _tensors(optimizer)))
+        ordered = sorted(extents)
+        starts = [start for start, _ in ordered]
+
+        def is_owned(value: Any) -> bool:
+            address = _address(value) if isinstance(value, torch.Tensor) else 0
+            place = bisect_right(starts, address) - 1
+            return address > 0 and place >= 0 and address < ordered[place][1]
+
+        return is_owned
 
     def defer(self, copying: Copying, values: Iterable[torch.Tensor]) -> Deferred:
         """From now on steps wait for these."""
@@ -114,6 +126,13 @@ def _tensors(optimizer: Optimizer) -> Iterable[torch.Tensor]:
 
 def _address(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() if tensor.device.type == "cuda" else 0
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """From where to where it lies: some rows of it may be what is copied. Among the elements of one that has gaps, and
+    behind what is here of one that lies on many ranks, may be what nobody owns: of those, where they begin."""
+    start, is_whole = _address(tensor), tensor.is_contiguous() and not is_spread(tensor)
+    return start, start + max(1, tensor.nbytes if is_whole else 1)
 
 
 def _version(tensor: torch.Tensor) -> int:

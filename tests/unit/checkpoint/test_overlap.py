@@ -107,6 +107,27 @@ def test_what_no_optimizer_owns_is_copied_before_the_call_returns() -> None:
 
 
 @pytest.mark.usefixtures("device")
+def test_some_rows_of_what_an_optimizer_owns_are_its_own() -> None:
+    """As ranks write them that share the work."""
+    training, buffer = Training(), torch.zeros(8)
+    known = overlap.OptimizerOverlap()
+    training.optimizer.step()
+    weight = training.model.weight.detach()
+    is_owned = known.owned()
+    assert [is_owned(each) for each in (weight, weight[4:], buffer, buffer[4:])] == [True, True, False, False]
+    copies = LateCopies([])
+    deferred = known.defer(copies, [weight[4:]])
+    training.step()
+    deferred.finish()
+    late = known.defer(copies, [weight[4:]])
+    with torch.no_grad():
+        weight += 1
+    with pytest.raises(Conflict):
+        late.finish()
+    known.close()
+
+
+@pytest.mark.usefixtures("device")
 def test_an_optimizer_that_has_not_stepped_owns_nothing() -> None:
     weight = torch.nn.Parameter(torch.zeros(100))
     torch.optim.SGD([weight])
