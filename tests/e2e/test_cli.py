@@ -42,6 +42,11 @@ def test_a_seed_replays_to_the_same_digest() -> None:
     assert len(digests[0]) == 1
 
 
+def test_what_the_readme_shows_of_a_seed_is_what_it_gives() -> None:
+    shown = re.findall(r"digest +([0-9a-f]{32})", (Path(__file__).parents[2] / "README.md").read_text())
+    assert shown == re.findall(r"[0-9a-f]{32}", strata("simulate", "--seed", "7").stdout)
+
+
 def test_several_seeds_as_json_for_programs() -> None:
     told = strata("simulate", "--seeds", "3", "--workers", "4", "--json")
     assert told.returncode == 0
