@@ -8,6 +8,9 @@ import msgspec
 
 from strata.core.settings import JobSettings
 
+MAX_RESOURCES = 32
+"""In a heartbeat."""
+
 
 class Event(msgspec.Struct, frozen=True):
     """The root of all events."""

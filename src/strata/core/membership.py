@@ -15,6 +15,7 @@ from strata.core import appointments
 from strata.core.effects import Alive, Done, Registered
 from strata.core.errands import errands_for
 from strata.core.events import (
+    MAX_RESOURCES,
     CoordinatorStarted,
     DeregisterRequested,
     DrainRequested,
@@ -49,7 +50,6 @@ MAX_WORLD_SIZE = 100_000
 MAX_PREVIOUS = 2**53
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_CHARS = 4096
-MAX_RESOURCES = 32
 
 rules = Rules()
 

@@ -41,7 +41,7 @@ def plain_type(kind: Any) -> Any:
 def can_be_taken(kind: Any) -> bool:
     """Whether Arrow can take rows of such a column, in any order."""
     try:
-        arrow().nulls(0, plain_type(kind)).take(arrow().array([], arrow().int64()))
+        arrow().nulls(0, plain_type(kind)).take(arrow().nulls(0, arrow().int64()))
     except (NotImplementedError, arrow().ArrowException):
         return False
     return True

@@ -21,8 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
-from strata.core.events import Position
-from strata.core.membership import MAX_RESOURCES
+from strata.core.events import MAX_RESOURCES, Position
 from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataError, Superseded
 from strata.rpc import Channel, RpcError, Status
 from strata.rpc.client import is_fork_safe

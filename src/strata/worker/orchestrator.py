@@ -24,8 +24,8 @@ from strata import background
 from strata.checkpoint.recovering import finish_for_others
 from strata.config import Config
 from strata.core.appointments import STOPS
+from strata.core.events import MAX_RESOURCES
 from strata.core.ids import check_id, check_int
-from strata.core.membership import MAX_RESOURCES
 from strata.core.orders import ShardLayout
 from strata.errors import InvalidInput, RankFailed, StaleGeneration, StrataError
 from strata.session import (

@@ -26,8 +26,8 @@ from strata import background
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.loading import is_changeable
+from strata.core.events import MAX_RESOURCES
 from strata.core.ids import check_int
-from strata.core.membership import MAX_RESOURCES
 from strata.data.loader import Loader
 from strata.errors import (
     AccessDenied,
