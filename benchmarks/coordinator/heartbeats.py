@@ -5,7 +5,7 @@ import statistics
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
 from benchmarks.coordinator.servers import NAMES, available, serving
-from benchmarks.coordinator.wire import GrpcConnection, StoreConnection, at_full_speed
+from benchmarks.coordinator.wire import GrpcConnection, StoreConnection, at_full_speed, check_answered
 from benchmarks.rpc.h2load import Load, calls_per_second
 from benchmarks.rpc.server import Running
 
@@ -55,6 +55,7 @@ def _heartbeats(server: Running) -> tuple[float, float]:
         batches = [[StoreConnection.add(calls.worker(number).encode())] * each for number in range(CONNECTIONS)]
         seconds = at_full_speed(connections, batches, answer_bytes=8)
         return each * CONNECTIONS / seconds, each * CONNECTIONS
+    check_answered(server.address, calls.path(server.kind, "Heartbeat"), calls.heartbeat(server.kind, 5))
     load = Load(CONNECTIONS, 1, calls.path(server.kind, "Heartbeat"), calls.heartbeat(server.kind, 5))
     rate = calls_per_second(server, load, SECONDS)
     return rate, rate * (SECONDS + 1)  # the warm-up second costs as much

@@ -6,7 +6,7 @@ import time
 from benchmarks import Row, Table
 from benchmarks.coordinator import calls
 from benchmarks.coordinator.servers import NAMES, available, serving
-from benchmarks.coordinator.wire import GrpcConnection, at_full_speed
+from benchmarks.coordinator.wire import GrpcConnection, at_full_speed, check_answered
 from benchmarks.rpc.server import Running
 
 CONNECTIONS, EACH, ROUNDS = 100, 200, 3
@@ -39,10 +39,11 @@ def table() -> Table:
 def _rate(server: Running) -> float:
     """Different workers, all in one world; the batches are made before the clock starts."""
     total = CONNECTIONS * EACH
+    make = calls.put if server.kind == "etcd" else lambda number: calls.register(number, total)
     connections = [GrpcConnection(server.address, calls.path(server.kind, "Register")) for _ in range(CONNECTIONS)]
     batches = []
     for place, connection in enumerate(connections):
         numbers = range(place, total, CONNECTIONS)
-        make = calls.put if server.kind == "etcd" else lambda number: calls.register(number, total)
         batches.append([connection.request(make(number)) for number in numbers])
+    check_answered(server.address, calls.path(server.kind, "Register"), make(total - 1))
     return total / at_full_speed(connections, batches)
