@@ -1,5 +1,6 @@
 """Machines that are taken away: SIGTERM, and so many seconds later SIGKILL, as clouds, Slurm and Kubernetes do it."""
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -93,6 +94,6 @@ def test_notice_that_is_too_short_for_a_save_is_used_to_end_well(
     eventually(lambda: len(worked_on(folder)) >= 6, seconds=300.0)
     take_away(crew, 0, 30.0)
     assert latest(folder) == 0, "what they began with"
-    assert "a save takes 25" in crew[0].said
+    assert re.search(r"a save takes 2\d", crew[0].said)
     assert "step 0 stays the last one" in crew[0].said
     check_it_goes_on(start, folder, running)
