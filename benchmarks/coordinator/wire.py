@@ -20,16 +20,14 @@ FIELDS = (
     ("content-type", "application/grpc"),
     ("user-agent", "grpc-python/1.85.1 grpc-c/52.0.0 (linux; chttp2)"),
 )
-TO_STRATA = ("authorization", f"Bearer {TOKEN}")
-"""Not to others: etcd refuses a token that it did not give."""
-
-
-STRATA = "/strata."
+KEY = ("authorization", f"Bearer {TOKEN}")
+ETCD = "/etcdserverpb."
+"""Which refuses a token that it did not give."""
 
 
 def check_answered(address: str, path: str, message: bytes) -> None:
     """One call is made, and must be answered well: clients that count answers would count refusals, which are quick."""
-    metadata = (TO_STRATA,) if path.startswith(STRATA) else ()
+    metadata = () if path.startswith(ETCD) else (KEY,)
     with grpc.insecure_channel(address) as channel:
         channel.unary_unary(path, None, None)(message, metadata=metadata, timeout=10)
 
@@ -55,7 +53,7 @@ class Calls:
 
 
 def _fields(path: str) -> list[HeaderTuple]:
-    told = (*FIELDS, TO_STRATA) if path.startswith(STRATA) else FIELDS
+    told = FIELDS if path.startswith(ETCD) else (*FIELDS, KEY)
     return [HeaderTuple(*pair) for pair in (*PSEUDO, (":path", path), *told)]
 
 

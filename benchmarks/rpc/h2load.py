@@ -63,7 +63,7 @@ def _run(server: Running, load: Load, options: list[str]) -> str:
     with tempfile.NamedTemporaryFile() as body:
         body.write(framed(load.message))
         body.flush()
-        told = (*HEADERS, f"authorization: Bearer {TOKEN}") if load.path.startswith("/strata.") else HEADERS
+        told = HEADERS if load.path.startswith("/etcdserverpb.") else (*HEADERS, f"authorization: Bearer {TOKEN}")
         headers = [part for header in told for part in ("-H", header)]
         at_once = ["-c", str(load.connections), "-m", str(load.at_once), "-t", "1"]
         url = f"http://{server.address}{load.path}"
