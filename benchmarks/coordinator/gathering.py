@@ -10,6 +10,8 @@ from benchmarks.coordinator.servers import CLIENT_CORE, ROOT
 
 SOURCE = Path(__file__).with_name("gather.c")
 PROGRAM = ROOT / "build" / "gather"
+PLAY_SECONDS = 300
+"""A server that does not answer is told of, and not waited for."""
 
 
 class Script:
@@ -53,7 +55,11 @@ class Script:
             script.write(b"".join(self._steps))
             script.seek(0)
             played = subprocess.run(
-                ["taskset", "-c", str(CLIENT_CORE), str(PROGRAM)], stdin=script, capture_output=True, check=False
+                ["taskset", "-c", str(CLIENT_CORE), str(PROGRAM)],
+                stdin=script,
+                capture_output=True,
+                check=False,
+                timeout=PLAY_SECONDS,
             )
         if played.returncode:
             raise RuntimeError(played.stderr.decode())
