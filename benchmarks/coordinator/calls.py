@@ -121,11 +121,18 @@ def put_released(arrival: int) -> bytes:
 
 
 def populate(server: Running, workers: int) -> None:
-    """Everybody who will be heard of is registered; in etcd, one lease is granted."""
+    """Everybody who will be heard of is registered; in etcd, one lease is granted; torchft hears of all, since it waits
+    for nobody whom it has not heard of."""
     if server.kind == "etcd":
         GrpcConnection(server.address, "/etcdserverpb.Lease/LeaseGrant").exchange(b"\x08\x90\x1c\x10\x01")
+    elif server.kind == "torchft":
+        _each(server, "Heartbeat", [heartbeat("torchft", number) for number in range(workers)])
     elif server.kind in ("strata", "grpcio"):
-        connection = GrpcConnection(server.address, path("strata", "Register"))
-        for number in range(workers):
-            connection.exchange(register(number, workers))
-        connection.socket.close()
+        _each(server, "Register", [register(number, workers) for number in range(workers)])
+
+
+def _each(server: Running, method: str, messages: list[bytes]) -> None:
+    connection = GrpcConnection(server.address, path(server.kind, method))
+    for message in messages:
+        connection.exchange(message)
+    connection.socket.close()

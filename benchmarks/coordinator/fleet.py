@@ -1,8 +1,8 @@
 """Fleets at rest: 10,000 registered workers that each say every five seconds that they live.
 
-As nodes of eight whose agent speaks for all of them in one message, and as workers that speak for themselves, each on
-a connection of its own. Beside the latter a server that only sends back what it gets: to be woken 2,000 times a second
-is most of what that costs, whatever is done then.
+As nodes of eight whose agent speaks for all of them in one message; as workers that speak for themselves, each on a
+connection of its own; and as sessions do, with a stream open beside on which they are told things. Beside these a
+server that only sends back what it gets: to be woken 2,000 times a second costs much, whatever is done then.
 """
 
 import resource
@@ -27,7 +27,8 @@ def table() -> Table:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     nodes, node_bytes = _fleet("HeartbeatBatch", WORKERS // NODE, calls.beats)
-    alone, alone_bytes = _fleet("Heartbeat", WORKERS, lambda number: calls.heartbeat("strata", number))
+    alone, alone_bytes = _fleet("Heartbeat", WORKERS, _heartbeat)
+    session, session_bytes = _fleet("Heartbeat", WORKERS, _heartbeat, with_streams=True)
     return Table(
         f"{WORKERS:,} workers, each heard of every {EVERY_SECONDS:.0f} s",
         [
@@ -35,17 +36,29 @@ def table() -> Table:
             Row("the same: memory", node_bytes / 1e6, node_bytes / 1e6, "MB", MEGABYTES_MOST),
             Row(f"{WORKERS:,} connections: share of a core", alone, alone, ""),
             Row("the same: memory", alone_bytes / 1e6, alone_bytes / 1e6, "MB", MEGABYTES_MOST),
-            Row("the same on a bare echo: share of a core", echo := _echo(), echo, ""),
+            Row(f"{WORKERS:,} sessions, a stream open on each connection: share of a core", session, session, ""),
+            Row("the same: memory", session_bytes / 1e6, session_bytes / 1e6, "MB", MEGABYTES_MOST),
+            Row(f"{WORKERS:,} connections to a bare echo: share of a core", echo := _echo(), echo, ""),
         ],
     )
 
 
-def _fleet(method: str, callers: int, message: Callable[[int], bytes]) -> tuple[float, int]:
+def _heartbeat(number: int) -> bytes:
+    return calls.heartbeat("strata", number)
+
+
+def _fleet(
+    method: str, callers: int, message: Callable[[int], bytes], *, with_streams: bool = False
+) -> tuple[float, int]:
     """The share of a core that they take, and the server's memory."""
+    stream = calls.path("strata", "HeartbeatStream")
     with serving("strata") as server:
         calls.populate(server, WORKERS)
-        connections = [GrpcConnection(server.address, calls.path("strata", method)) for _ in range(callers)]
         messages = [message(number) for number in range(callers)]
+        connections = [
+            GrpcConnection(server.address, calls.path("strata", method), (stream, first) if with_streams else None)
+            for first in messages
+        ]
         return _share(server, connections, messages), server.resident_bytes()
 
 

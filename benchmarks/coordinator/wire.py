@@ -58,11 +58,14 @@ def _fields(path: str) -> list[HeaderTuple]:
 
 
 class GrpcConnection(RawConnection):
-    """One connection on which one method is called again and again."""
+    """One connection on which one method is called again and again; with `watch` while another call is open on it."""
 
-    def __init__(self, address: str, path: str) -> None:
+    def __init__(self, address: str, path: str, watch: tuple[str, bytes] | None = None) -> None:
         super().__init__(address)
-        self.request = Calls(path).request
+        calls = Calls(path, watch)
+        self.request = calls.request
+        if calls.opening:
+            self.socket.sendall(calls.opening)
 
     def answered(self) -> int:
         """How many calls were answered with what came in."""

@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-PATHS = ("/test.Service/Method", "/test.Service/Wait", "/test.Service/Stream", "/test.Service/Both", "/no.Body/Knows")
+PATHS = (
+    "/test.Service/Method",
+    "/test.Service/Wait",
+    "/test.Service/Stream",
+    "/test.Service/Both",
+    "/test.Service/Talk",
+    "/no.Body/Knows",
+)
 
 
 class Parts(NamedTuple):
@@ -27,7 +34,7 @@ class Parts(NamedTuple):
 
 def parts() -> Parts:
     """Under atheris these are instrumented as they are imported."""
-    names = ("strata.rpc", "strata.rpc.frames", "tests.unit.rpc.peer", "tests.unit.rpc.test_protocol")
+    names = ("strata.rpc", "strata.rpc.frames", "tests.unit.rpc.peer", "tests.unit.rpc.served")
     rpc, frames, peer, protocol = map(import_module, names)
     return Parts(rpc, frames, peer, protocol.Served)
 
@@ -65,7 +72,8 @@ class Play:
         self._limits = limits
 
     def _methods(self) -> list[Any]:
-        method, kind = self._parts.rpc.Method, self._parts.rpc.Kind
+        rpc = self._parts.rpc
+        method, kind = rpc.Method, rpc.Kind
 
         def echo(request: bytes, call: Any) -> bytes:
             return request
@@ -82,11 +90,33 @@ class Play:
             async for request in requests:
                 yield request
 
+        class Echo(rpc.Talk):  # type: ignore[misc,name-defined]
+            """Now, or in the next turn; and once more than it was asked."""
+
+            def __init__(self, line: Any) -> None:
+                self._line = line
+
+            def heard(self, request: bytes) -> Any:
+                if len(request) % 3:
+                    return request
+                later = rpc.Later()
+                asyncio.get_running_loop().call_soon(later.answer, request)
+                return later
+
+            def over(self) -> None:
+                self._line.say(b"nobody hears it")
+
+        @rpc.talking
+        def talk(line: Any, call: Any) -> Any:
+            line.say(b"hello")
+            return Echo(line)
+
         return [
             method(PATHS[0], echo),
             method(PATHS[1], wait),
             method(PATHS[2], stream, kind.SERVER_STREAM),
             method(PATHS[3], both, kind.BOTH_STREAM),
+            method(PATHS[4], talk, kind.BOTH_STREAM),
         ]
 
     async def run(self, data: Bytes) -> None:

@@ -64,9 +64,8 @@ class Awaiting:
         own = _Waiting(request)
         others = self._by_job.setdefault(request.job_id, set())
         others.add(own)
-        closing = asyncio.ensure_future(self._hub.closing.wait())
-        closing.add_done_callback(lambda _: own.news.set())
         try:
+            check_welcome(self._hub, self._still_welcome, call)
             async with asyncio.timeout(_patience(request)):
                 while (told := await self._told(request)) is None:
                     own.news.clear()
@@ -76,7 +75,6 @@ class Awaiting:
         except TimeoutError:
             return pb.AwaitCheckpointResponse()
         finally:
-            closing.cancel()
             others.discard(own)
             if not others:
                 self._by_job.pop(request.job_id, None)

@@ -100,6 +100,7 @@ class Hub:
     def _close(self, why: str) -> None:
         self._closed = self._closed or why
         self.closing.set()
+        self.wake_watchers()
         waits, self._waits = self._waits, {}
         for later in (each for several in waits.values() for each in several):
             later.fail(self._refusal())
@@ -162,6 +163,15 @@ class Hub:
         """Nothing becomes durable any more once the journal failed."""
         if self.failure.done():
             raise self._refusal()
+
+    def when_durable(self, say: Say) -> None:
+        """Once everything decided so far is: at once, where it is already."""
+        if self.durable == self.machine.state.index:
+            say(None)
+        elif self.failure.done():
+            say(self._refusal())
+        else:
+            self._owe(say)
 
     async def settled(self) -> None:
         """Wait until everything decided so far is durable."""
@@ -249,7 +259,7 @@ class Hub:
             watcher(seen)
 
     def wake_watchers(self) -> None:
-        """Let everybody who watches look up: who may watch has changed."""
+        """Let everybody who watches look up: who may watch has changed, or it is over."""
         for watcher in list(self.watchers):
             watcher([])
 

@@ -19,7 +19,7 @@ from strata.core.ids import check_int
 from strata.core.lineages import head
 from strata.core.shares import shards_in_order
 from strata.errors import InvalidInput, NotFound, Refused, StrataError
-from strata.rpc import Call, Later, Method, RpcError, protobuf_service
+from strata.rpc import Call, Later, Line, Method, RpcError, Talk, protobuf_service, talking
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import reason_of, to_rpc
 
@@ -76,7 +76,7 @@ class _Service:
     def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
         self._hub = hub
         self._still_welcome = still_welcome
-        self._pushes = Pushes(hub, still_welcome)
+        self._pushes = Pushes(hub, self._beat, still_welcome)
         self._awaiting = Awaiting(hub, still_welcome)
         self._alive: dict[int, bytes] = {}
         self._worlds = Worlds(hub)
@@ -137,9 +137,9 @@ class _Service:
                 outcome.refused.reason, outcome.refused.message = reason_of(error), str(error)
         return response
 
-    async def heartbeat_stream(self, requests: AsyncIterator[pb.HeartbeatRequest], call: Call) -> AsyncIterator[bytes]:
-        async for response in self._pushes.serve(requests, self._beat, call):
-            yield response
+    @talking
+    def heartbeat_stream(self, line: Line, call: Call) -> Talk:
+        return self._pushes.open(line, call)
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from itertools import islice
 
 from strata.coordinator import translate
 from strata.coordinator.events import EventView, event_id, event_of, index_of
@@ -14,13 +15,15 @@ from strata.core.effects import Alive
 from strata.core.errands import errands_for
 from strata.core.ids import check_id
 from strata.errors import InvalidInput, StrataError
-from strata.rpc import Call, RpcError, Status
+from strata.rpc import Call, Later, Line, RpcError, Status, Talk
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import to_rpc
 
 WATCHERS_MOST = 1000
 UNHEARD_MOST = 12_000
 """Events that wait for one who watches. A reader that is further behind than that has to begin again."""
+PUSHED_AT_ONCE = 64
+"""Workers told before others have their turn."""
 
 _QUIET: tuple[type[records.Record], ...] = (
     records.BarrierBroken,
@@ -47,110 +50,112 @@ _QUIET: tuple[type[records.Record], ...] = (
 """After these nobody has more to do, and the generation is the same. A barrier is passed at each step, by all."""
 
 
-class _Worker:
-    """One open stream: who it is for, what it was told last, and that something may be new."""
+class _Worker(Talk):
+    """One open stream: who it is for, and what it was told last."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_pushes", "call", "incarnation", "job", "line", "told", "worker")
+
+    def __init__(self, pushes: "Pushes", line: Line, call: Call) -> None:
+        self._pushes, self.line, self.call = pushes, line, call
         self.job = self.worker = ""
         self.incarnation = 0
         self.told = b""
-        self.news = asyncio.Event()
+
+    def heard(self, request: pb.HeartbeatRequest) -> bytes | Later:
+        return self._pushes.answer(self, request)
+
+    def over(self) -> None:
+        self._pushes.leave(self)
 
 
 class Pushes:
     """Heartbeats on streams. When something about a job changes, its workers are told what they have to do now.
 
-    `still_welcome` says whether a call that was let in would be let in again.
+    `beat` answers a heartbeat, and `still_welcome` says whether a call that was let in would be let in again.
     """
 
-    def __init__(self, hub: Hub, still_welcome: Callable[[Call], bool]) -> None:
-        self._hub = hub
+    def __init__(
+        self, hub: Hub, beat: Callable[[pb.HeartbeatRequest], bytes], still_welcome: Callable[[Call], bool]
+    ) -> None:
+        self._hub, self._beat = hub, beat
         self._still_welcome = still_welcome
         self._by_job: dict[str, set[_Worker]] = {}
+        self._due: dict[_Worker, None] = {}
+        """Those for whom there may be news, in order."""
         hub.watchers.add(self._on_entries)
 
-    def _on_entries(self, entries: list[Entry]) -> None:
-        jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, _QUIET)}
-        for job in jobs & self._by_job.keys() if entries else self._by_job.keys():
-            for worker in self._by_job[job]:
-                worker.news.set()
+    def open(self, line: Line, call: Call) -> _Worker:
+        worker = _Worker(self, line, call)
+        self._by_job.setdefault(worker.job, set()).add(worker)  # whose it is is heard with the first heartbeat
+        return worker
 
-    async def serve(
-        self, requests: AsyncIterator[pb.HeartbeatRequest], beat: Callable[[pb.HeartbeatRequest], bytes], call: Call
-    ) -> AsyncIterator[bytes]:
-        """Answers to heartbeats, and commands in between."""
-        worker = _Worker()
-        waits: dict[str, Callable[[], Awaitable[Any]]] = {
-            "closing": self._hub.closing.wait,
-            "asked": lambda: anext(requests, None),
-            "news": worker.news.wait,
-        }
-        waiting: dict[str, asyncio.Future[Any]] = {}
-        try:
-            while True:
-                for name, wait in waits.items():
-                    if name not in waiting:
-                        waiting[name] = asyncio.ensure_future(wait())
-                await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
-                check_welcome(self._hub, self._still_welcome, call)
-                if waiting["asked"].done():
-                    request = waiting.pop("asked").result()
-                    if request is None:
-                        return
-                    yield await self._answer(worker, request, beat)
-                else:
-                    waiting.pop("news").cancel()
-                    worker.news.clear()
-                    told = await self._pushed(worker)
-                    if told:
-                        yield told
-        finally:
-            for task in waiting.values():
-                task.cancel()
-            self._leave(worker)
-
-    def _leave(self, worker: _Worker) -> None:
+    def leave(self, worker: _Worker) -> None:
+        self._due.pop(worker, None)
         others = self._by_job.get(worker.job, set())
         others.discard(worker)
         if not others:
             self._by_job.pop(worker.job, None)
 
-    async def _answer(
-        self, worker: _Worker, request: pb.HeartbeatRequest, beat: Callable[[pb.HeartbeatRequest], bytes]
-    ) -> bytes:
+    def answer(self, worker: _Worker, request: pb.HeartbeatRequest) -> bytes | Later:
+        check_welcome(self._hub, self._still_welcome, worker.call)
         try:
-            told = worker.told = beat(request)
+            told = worker.told = self._beat(request)
         except RpcError:
             raise
         except StrataError as error:
-            await self._hub.settled()
-            raise to_rpc(error) from error
+            return self._hub.refuse(to_rpc(error))
         who = (request.job_id, request.worker_id, request.incarnation)
         if not worker.job:
+            self.leave(worker)
             worker.job, worker.worker, worker.incarnation = who
             self._by_job.setdefault(worker.job, set()).add(worker)
         elif (worker.job, worker.worker, worker.incarnation) != who:
             raise to_rpc(InvalidInput("a stream is for one process: open another for another"))
-        await self._hub.settled()
-        return told
+        answer: bytes | Later = self._hub.answer(told)
+        return answer
 
-    async def _pushed(self, worker: _Worker) -> bytes:
+    # -- what nobody asked for ---------------------------------------------------------------------------------------
+
+    def _on_entries(self, entries: list[Entry]) -> None:
+        """None at all: everybody should look up."""
+        jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, _QUIET)}
+        was_idle = not self._due
+        for job in jobs & self._by_job.keys() if entries else self._by_job.keys():
+            self._due.update(dict.fromkeys(self._by_job[job]))
+        if was_idle and self._due:
+            asyncio.get_running_loop().call_soon(self._push_some)
+
+    def _push_some(self) -> None:
+        """A job has thousands of workers, and others wait for this thread too."""
+        for worker in list(islice(self._due, PUSHED_AT_ONCE)):
+            self._due.pop(worker, None)
+            self._push(worker)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._push_some)
+
+    def _push(self, worker: _Worker) -> None:
         """What the worker has to do now, if that is not what it was told last; it is heard no better for it."""
+        try:
+            check_welcome(self._hub, self._still_welcome, worker.call)
+            told = self._news_for(worker)
+        except RpcError as error:
+            worker.line.end(error)
+            return
+        except StrataError as error:
+            refused = to_rpc(error)
+            self._hub.when_durable(lambda failure: worker.line.end(failure or refused))
+            return
+        if told and told != worker.told:
+            worker.told = told
+            self._hub.when_durable(lambda failure: worker.line.end(failure) if failure else worker.line.say(told))
+
+    def _news_for(self, worker: _Worker) -> bytes:
         job = self._hub.machine.state.jobs.get(worker.job)
         if job is None:
             return b""
-        try:
-            member = job.member(worker.worker, worker.incarnation)
-        except StrataError as error:
-            await self._hub.settled()
-            raise to_rpc(error) from error
+        member = job.member(worker.worker, worker.incarnation)
         errands = errands_for(job, self._hub.machine.volatile.job(worker.job), member, self._hub.clock())
-        told = translate.alive(Alive(job.world.generation, errands)).SerializeToString()
-        if told == worker.told:
-            return b""
-        worker.told = told
-        await self._hub.settled()
-        return told
+        return translate.alive(Alive(job.world.generation, errands)).SerializeToString()
 
 
 def check_welcome(hub: Hub, still_welcome: Callable[[Call], bool], call: Call) -> None:
@@ -196,14 +201,10 @@ class Watcher:
     async def some(self, seconds: float | None = None) -> list[EventView]:
         """What there is, as soon as there is any; nothing when so long has passed, or somebody should look up."""
         if not self._unheard and not self._behind:
-            self._news.clear()
-            closing = asyncio.ensure_future(self._hub.closing.wait())
-            news = asyncio.ensure_future(self._news.wait())
-            try:
-                await asyncio.wait({closing, news}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                closing.cancel()
-                news.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+        self._news.clear()
         if self._behind:
             raise RpcError(Status.RESOURCE_EXHAUSTED, "this reader fell behind: begin again from the last event")
         found = list(self._unheard)

@@ -17,6 +17,7 @@ __all__ = [
     "Kind",
     "Later",
     "Limits",
+    "Line",
     "Metadata",
     "Method",
     "Remote",
@@ -24,7 +25,9 @@ __all__ = [
     "Server",
     "ServerTls",
     "Status",
+    "Talk",
     "protobuf_service",
+    "talking",
 ]
 
 _HOMES = {
@@ -38,6 +41,7 @@ _HOMES = {
     "Kind": "service",
     "Later": "later",
     "Limits": "limits",
+    "Line": "talks",
     "Metadata": "status",
     "Method": "service",
     "Remote": "client",
@@ -45,7 +49,9 @@ _HOMES = {
     "Server": "server",
     "ServerTls": "server",
     "Status": "status",
+    "Talk": "talks",
     "protobuf_service": "service",
+    "talking": "talks",
 }
 
 if TYPE_CHECKING:
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
     from strata.rpc.server import Server, ServerTls
     from strata.rpc.service import Call, Interceptor, Kind, Method, protobuf_service
     from strata.rpc.status import Metadata, RpcError, Status
+    from strata.rpc.talks import Line, Talk, talking
 
 
 def __getattr__(name: str) -> object:

@@ -13,6 +13,7 @@ from strata.rpc.messages import pack, too_long
 from strata.rpc.service import Call, Method, logger
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Stream
+from strata.rpc.talks import Talk
 
 if TYPE_CHECKING:
     from strata.rpc.protocol import ServerProtocol
@@ -29,6 +30,7 @@ class WireCall(Call):
     _over = False
     _breath = 0
     _task: asyncio.Future[Any] | None = None
+    _talk: Talk | None = None
     _later: Later | None = None
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.Future[None] | None = None
@@ -82,6 +84,10 @@ class WireCall(Call):
             self.fail(error)
 
     def start_stream(self) -> None:
+        if self.method.talks:
+            self._watch()
+            self._talk_on_it()
+            return
         if self.method.kind.many_responses:
             self._watch()
             self._keep(asyncio.get_running_loop().create_task(self._stream_responses()))
@@ -102,11 +108,15 @@ class WireCall(Call):
         return task
 
     def readable(self) -> None:
-        if self._reading is not None and not self._reading.done():
+        if self._talk is not None:
+            self._hear()
+        elif self._reading is not None and not self._reading.done():
             self._reading.set_result(None)
 
     def writable(self) -> None:
-        if self._writing is not None and not self._writing.done():
+        if self._talk is not None:
+            self._hear()
+        elif self._writing is not None and not self._writing.done():
             self._writing.set_result(None)
 
     def cancel(self) -> None:
@@ -179,6 +189,13 @@ class WireCall(Call):
             connection.send_head(stream, head_block(self.initial_metadata, compressed=compresses))
         return connection.send(stream, pack(payload, compressed=self._gzips(payload)))
 
+    def _finish(self) -> None:
+        """A stream, behind its last response."""
+        connection, stream = self._protocol.connection, self._stream
+        connection.send_head(stream, head_block(self.initial_metadata, compressed=False))
+        connection.finish(stream, trailers_block(None, self.trailing_metadata, alone=False))
+        self._end(Status.OK)
+
     def _end(self, status: Status) -> None:
         if self._over:
             return
@@ -191,6 +208,8 @@ class WireCall(Call):
             self._timer.cancel()
         if self._reading is not None:
             self._reading.cancel()
+        if self._talk is not None:
+            self._hang_up(self._talk)
         self._protocol.ended(self.method.path, status, self._began)
 
     def _watch(self) -> None:
@@ -201,6 +220,87 @@ class WireCall(Call):
     def _expire(self) -> None:
         self.stop(expired())
         self._protocol.flush()
+
+    # -- talks -------------------------------------------------------------------------------------------------------
+
+    def _talk_on_it(self) -> None:
+        try:
+            talk = self.method.handler(self, self)
+            if not isinstance(talk, Talk):
+                raise TypeError(f"the handler of {self.method.path} gave {type(talk).__name__}, which is no Talk")
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
+            self.fail(error)
+            return
+        if self._over:
+            self._hang_up(talk)
+        else:
+            self._talk = talk
+            self._hear()
+
+    def _hear(self) -> None:
+        """Requests that have come: each is answered before the next is taken. Who does not read is not heard."""
+        connection, stream, left = self._protocol.connection, self._stream, BREATH
+        try:
+            while self._talk is not None and self._later is None and not stream.unsent and not connection.paused:
+                if left <= 0:
+                    asyncio.get_running_loop().call_soon(self._hear_on)
+                    return
+                message = connection.inbox.message(stream)
+                if message is None:
+                    if connection.at_end(stream):
+                        self.end()
+                    return
+                left -= 1 + (len(message) >> 16)
+                response = self._talk.heard(self.method.read(message))
+                if type(response) is Later:
+                    self._later = response
+                    response.then(self._answered)
+                elif response is not None:
+                    self._say(response)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
+            self.fail(error)
+
+    def _hear_on(self) -> None:
+        self._hear()
+        self._protocol.flush_soon()
+
+    def _answered(self, response: Any, error: BaseException | None) -> None:
+        """Later, and the next request is heard in a turn of its own."""
+        self._later = None
+        if error is not None:
+            self.fail(error)
+        elif response is not None:
+            self.say(response)
+        asyncio.get_running_loop().call_soon(self._hear_on)
+
+    def say(self, response: Any) -> None:
+        if not self._over:
+            try:
+                self._say(response)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
+                self.fail(error)
+            self._protocol.flush_soon()
+
+    def _say(self, response: Any) -> None:
+        payload = self.method.write(response)
+        self._check_size(payload)
+        self._send(payload)
+
+    def end(self, error: RpcError | None = None) -> None:
+        if self._over:
+            return
+        if error is None:
+            self._finish()
+        else:
+            self.fail(error)
+        self._protocol.flush_soon()
+
+    def _hang_up(self, talk: Talk) -> None:
+        self._talk = None
+        try:
+            talk.over()
+        except Exception:  # noqa: BLE001  of whatever listens, and logged
+            logger.exception("the handler of %s failed when its call was over", self.method.path)
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
@@ -230,11 +330,8 @@ class WireCall(Call):
             async with aclosing(self.method.handler(requests, self)) as responses:
                 async for response in responses:
                     await self._stream_out(response)
-            self._protocol.connection.send_head(self._stream, head_block(self.initial_metadata, compressed=False))
             if not self._over:
-                block = trailers_block(None, self.trailing_metadata, alone=False)
-                self._protocol.connection.finish(self._stream, block)
-                self._end(Status.OK)
+                self._finish()
         except BaseException as error:
             self.fail(error)
             if not isinstance(error, Exception):

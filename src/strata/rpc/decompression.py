@@ -4,7 +4,6 @@ The hpack package takes three to seven times as long, which counts where clients
 every call. Its tables and code words are used here; the tests hold both against each other over any blocks.
 """
 
-from collections import deque
 from typing import TypeAlias
 
 from hpack.table import HeaderTable
@@ -44,7 +43,7 @@ class Decompressor:
 
     def __init__(self, list_bytes: int) -> None:
         self._list_bytes = list_bytes
-        self._entries: deque[Field] = deque()
+        self._entries: list[Field] = []  # the newest first; a hundred at most, and an empty deque is large
         self._size, self._most = 0, TABLE_BYTES
         self.changed = False
         self.size = 0
@@ -102,7 +101,7 @@ class Decompressor:
     def _add(self, field: Field) -> None:
         """One that is larger than the table empties it, and is not kept."""
         self.changed = True
-        self._entries.appendleft(field)
+        self._entries.insert(0, field)
         self._size += len(field[0]) + len(field[1]) + ENTRY_BYTES
         self._evict()
 

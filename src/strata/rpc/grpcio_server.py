@@ -17,10 +17,12 @@ from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
 from strata.rpc.answers import unknown
 from strata.rpc.head import Head
+from strata.rpc.later import Later
 from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.server import ServerTls
 from strata.rpc.service import Admission, Call, Interceptor, Method, logger, tell_all
 from strata.rpc.status import RpcError, Status
+from strata.rpc.talks import Talk
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -131,6 +133,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             return grpc.stream_unary_rpc_method_handler(run.refuse)  # without waiting for a request
         method: Method = head.method
         requests, responses = method.kind.value
+        if method.talks:
+            return grpc.stream_stream_rpc_method_handler(run.talk)
         if responses:
             make = grpc.stream_stream_rpc_method_handler if requests else grpc.unary_stream_rpc_method_handler
             return make(run.stream)
@@ -175,6 +179,22 @@ class _Run:
 
         await self._guarded(answer, context)
 
+    async def talk(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async def answer(call: _GrpcioCall, method: Method) -> None:
+            line = _Line()
+            talk = method.handler(line, call)
+            hearing = asyncio.ensure_future(_hear(requests, method, talk, line))
+            try:
+                async for response in line:
+                    await _send_initial(call, context)
+                    await context.write(method.write(response))
+                await _send_initial(call, context)
+            finally:
+                hearing.cancel()
+                talk.over()
+
+        await self._guarded(answer, context)
+
     async def _guarded(self, answer: Callable[[_GrpcioCall, Method], Awaitable[Any]], context: Any) -> Any:
         method: Method = self._head.method
         call = _GrpcioCall(self._head, context)
@@ -207,6 +227,45 @@ class _Run:
 
     def _tell(self, path: str, status: Status) -> None:
         tell_all(self._ended, path, status, time.monotonic() - self._began)
+
+
+class _Line:
+    """What a talk says, one after the other."""
+
+    def __init__(self) -> None:
+        self._said: asyncio.Queue[tuple[Any, BaseException | None, bool]] = asyncio.Queue()
+        self._ended = False
+
+    def say(self, response: Any) -> None:
+        if not self._ended:
+            self._said.put_nowait((response, None, False))
+
+    def end(self, error: BaseException | None = None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._said.put_nowait((None, error, True))
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        while True:
+            response, error, is_end = await self._said.get()
+            if error is not None:
+                raise error
+            if is_end:
+                return
+            yield response
+
+
+async def _hear(requests: AsyncIterator[bytes], method: Method, talk: Talk, line: _Line) -> None:
+    try:
+        async for message in requests:
+            response = talk.heard(method.read(message))
+            if isinstance(response, Later):
+                response = await response
+            if response is not None:
+                line.say(response)
+        line.end()
+    except Exception as error:  # noqa: BLE001  raised where the call is answered
+        line.end(error)
 
 
 async def _send_initial(call: _GrpcioCall, context: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -23,6 +22,10 @@ INFLATED_AT_ONCE = 4 << 20
 """Bytes decompressed before others have their turn."""
 
 
+ALONE_SECONDS = 1e-4
+"""Of silence on all connections: what comes then is answered in the same turn of the loop."""
+
+
 class Flushes:
     """Answers of many connections, sent one after the other once all that came in was read.
 
@@ -30,11 +33,17 @@ class Flushes:
     the waking.
     """
 
-    __slots__ = ("_due", "_loop")
+    __slots__ = ("_due", "_heard", "_loop")
 
     def __init__(self) -> None:
         self._due: list[ServerProtocol] = []
         self._loop = asyncio.get_running_loop()
+        self._heard = 0.0
+
+    def comes_alone(self, now: float) -> bool:
+        """Whether it has been silent for a while: then nobody else is likely to be sent anything now."""
+        since, self._heard = now - self._heard, now
+        return since > ALONE_SECONDS
 
     def add(self, protocol: "ServerProtocol") -> None:
         if not self._due:
@@ -93,7 +102,7 @@ class ServerProtocol(asyncio.Protocol):
         self._joined, self._left = joined, left
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._working = False
         self._reading = True
         self.flushing = False
@@ -108,14 +117,17 @@ class ServerProtocol(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        connection = self.connection
-        stream = connection.receive(data, time.monotonic())
+        connection, now = self.connection, time.monotonic()
+        stream = connection.receive(data, now)
         if stream is not None and not self._working:
             self._call(stream)
         elif not self._take_on(connection.take_events() if stream is None else [Called(stream)]):
             return
         if connection.wants_flush:
-            self.flush_soon()
+            if self._flushes.comes_alone(now) and not self.flushing:
+                self.flush()
+            else:
+                self.flush_soon()
         if self._reading is connection.outbox.paused:
             self._read_or_not()
 
@@ -165,15 +177,16 @@ class ServerProtocol(asyncio.Protocol):
     def _work(self) -> None:
         """What a read brought, but no more than a fair share of it at once: others wait for this thread too."""
         self._working = False
-        events, left = self._events, self.connection.limits.calls_at_once
-        while events:
-            event = events.popleft()
+        events, self._events = self._events, []
+        left = self.connection.limits.calls_at_once
+        for place, event in enumerate(events, 1):
             if type(event) is not Called:
                 self._other(event)
                 continue
             self._call(event.stream)
             left -= 1
-            if (not left or self.connection.inbox.inflated > INFLATED_AT_ONCE) and events:
+            if (not left or self.connection.inbox.inflated > INFLATED_AT_ONCE) and place < len(events):
+                self._events[:0] = events[place:]
                 self._later()
                 break
         self.flush()
@@ -308,8 +321,10 @@ class ServerProtocol(asyncio.Protocol):
     # -- what the server does ----------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        if self.connection.tick(now):
-            self.flush()
+        connection = self.connection
+        if connection.tick(now):
+            if connection.wants_flush:
+                self.flush()
         else:
             self.abort()
 

@@ -2,7 +2,7 @@
 
 Nothing here knows which server carries it. A handler takes (request, call) and gives the response, or for streams takes
 and gives async iterators. One that need not wait is a plain function, and is answered at once; it may also return an
-awaitable when it finds that it must wait after all.
+awaitable when it finds that it must wait after all. Streams both ways may be talks instead: see talks.py.
 """
 
 import inspect
@@ -55,6 +55,8 @@ class Method:
     encode: Callable[[Any], bytes] = _as_it_is
     is_unary: bool = field(init=False)
     """Looked at in every call, and an Enum is slow to ask."""
+    talks: bool = field(init=False)
+    """Whether the handler gives a Talk."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"/[A-Za-z0-9_.]+/[A-Za-z0-9_]+", self.path):
@@ -63,11 +65,14 @@ class Method:
             raise InvalidInput(f"the kind of {self.path} must be a Kind, not {self.kind!r}")
         if not all(map(callable, (self.handler, self.decode, self.encode))):
             raise InvalidInput(f"the handler, decode and encode of {self.path} must be functions")
+        object.__setattr__(self, "talks", getattr(inspect.unwrap(self.handler), "talks", False))
+        if self.talks and self.kind is not Kind.BOTH_STREAM:
+            raise InvalidInput(f"the handler of {self.path} talks: say kind=Kind.BOTH_STREAM")
         if not self.kind.many_responses and inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
             raise InvalidInput(
                 f"the handler of {self.path} yields many responses: say kind=Kind.SERVER_STREAM or BOTH_STREAM"
             )
-        if self.kind.many_responses and not inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
+        if self.kind.many_responses and not self.talks and not inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
             raise InvalidInput(f"the handler of {self.path} must be an async generator: async def ... yield")
         if self.kind is Kind.CLIENT_STREAM and not inspect.iscoroutinefunction(inspect.unwrap(self.handler)):
             raise InvalidInput(f"the handler of {self.path} must be async def: it has to wait for requests")

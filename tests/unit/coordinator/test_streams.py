@@ -1,9 +1,10 @@
 """What is sent unasked: who is woken by which record, and what one who watches is told."""
 
 import asyncio
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from strata.coordinator import streams, translate
 from strata.coordinator.api import _Live
 from strata.coordinator.hub import Hub
 from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
-from strata.coordinator.streams import _QUIET, Pushes, Watcher
+from strata.coordinator.streams import _QUIET, PUSHED_AT_ONCE, Pushes, Watcher
 from strata.coordinator.views import PULSE_SECONDS, Views
 from strata.core import records
 from strata.core.effects import Errand
@@ -22,7 +23,7 @@ from strata.core.events import BarrierArrived, HeartbeatReceived
 from strata.core.machine import Machine
 from strata.core.volatile import JobVolatile
 from strata.errors import StrataError
-from strata.rpc import RpcError
+from strata.rpc import Later, RpcError
 from strata.v1 import coordinator_pb2 as pb
 from tests.unit.coordinator.hubs import SlowJournal, register, run
 from tests.unit.core.test_replay_hashseed import scenario
@@ -85,51 +86,141 @@ def _told(machine: Machine) -> dict[tuple[str, str, int], tuple[int, set[Errand]
     return told
 
 
-class _Stream:
-    """The heartbeats of one worker, which beats once."""
+class _Line:
+    """Where one worker is told things."""
 
-    def __init__(self, pushes: Pushes, hub: Hub, worker: str, incarnation: int) -> None:
-        self._hub = hub
-        self._request = pb.HeartbeatRequest(job_id="job", worker_id=worker, incarnation=incarnation, step=1)
-        self.answers = pushes.serve(self._requests(), self._beat, cast(Any, None))
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+        self.ended: list[RpcError | None] = []
 
-    async def _requests(self) -> AsyncIterator[pb.HeartbeatRequest]:
-        yield self._request
-        await asyncio.Event().wait()
+    def say(self, response: bytes) -> None:
+        self.said.append(response)
 
-    def _beat(self, request: pb.HeartbeatRequest) -> bytes:
-        event = HeartbeatReceived("job", request.worker_id, request.incarnation, step=request.step)
-        return translate.alive(cast(Any, self._hub.ask(event))).SerializeToString()
+    def end(self, error: RpcError | None = None) -> None:
+        self.ended.append(error)
+
+    def generations(self) -> list[int]:
+        return [pb.HeartbeatResponse.FromString(told).generation for told in self.said]
+
+
+class _Streams:
+    """Of workers that each beat once."""
+
+    def __init__(self, hub: Hub, who: dict[str, int], still_welcome: Callable[[Any], bool] = lambda call: True) -> None:
+        def beat(request: pb.HeartbeatRequest) -> bytes:
+            event = HeartbeatReceived("job", request.worker_id, request.incarnation, step=request.step)
+            return translate.alive(cast(Any, hub.ask(event))).SerializeToString()
+
+        self.pushes = Pushes(hub, beat, still_welcome)
+        self.lines = {name: _Line() for name in who}
+        self.talks = {name: self.pushes.open(line, cast(Any, name)) for name, line in self.lines.items()}
+        for name, incarnation in who.items():
+            self.beat(name, incarnation)
+
+    def beat(self, name: str, incarnation: int) -> Any:
+        request = pb.HeartbeatRequest(job_id="job", worker_id=name, incarnation=incarnation, step=1)
+        return self.talks[name].heard(request)
+
+
+async def _turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    looks = Pushes._pushed
+    looks = Pushes._push
 
-    async def pushed(pushes: Pushes, worker: Any) -> bytes:
+    def push(pushes: Pushes, worker: Any) -> None:
         looked.append(worker.worker)
-        return await looks(pushes, worker)
+        looks(pushes, worker)
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
         who = {name: register(hub, name).incarnation for name in ("a", "b", "c")}
         await hub.settled()
-        pushes = Pushes(hub, lambda call: True)
-        opened = [_Stream(pushes, hub, name, incarnation) for name, incarnation in who.items()]
-        for stream in opened:
-            await anext(stream.answers)
-        following = [asyncio.ensure_future(anext(stream.answers)) for stream in opened]
+        streams = _Streams(hub, who)
         for arrival in range(1, 4):
             for name in ("a", "b"):
                 hub.ask(BarrierArrived("job", name, who[name], "sync", arrival, arrival - 1, 2))
             await hub.settled()
         register(hub, "d")
-        generations = [pb.HeartbeatResponse.FromString(told).generation for told in await asyncio.gather(*following)]
-        assert generations == [hub.machine.state.jobs["job"].world.generation] * 3
+        await hub.settled()
+        await _turns()
+        generation = hub.machine.state.jobs["job"].world.generation
+        assert [line.generations() for line in streams.lines.values()] == [[generation]] * 3
         assert sorted(looked) == ["a", "b", "c"], "once each, for the newcomer"
-        for stream in opened:
-            await stream.answers.aclose()
 
-    monkeypatch.setattr(Pushes, "_pushed", pushed)
+    monkeypatch.setattr(Pushes, "_push", push)
+    run(tmp_path, work)
+
+
+def test_thousands_are_told_a_share_at_a_time_and_each_once(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {f"w{number}": register(hub, f"w{number}").incarnation for number in range(PUSHED_AT_ONCE * 2 + 1)}
+        await hub.settled()
+        streams = _Streams(hub, who)
+        register(hub, "d")
+        await hub.settled()
+        counts = []
+        for _ in range(6):
+            counts.append(sum(len(line.said) for line in streams.lines.values()))
+            await asyncio.sleep(0)
+        assert counts[-1] == len(who)
+        assert all(after - before <= PUSHED_AT_ONCE for before, after in itertools.pairwise(counts))
+        register(hub, "e")
+        await hub.settled()
+        streams.talks["w0"].over()
+        await _turns()
+        assert {name: len(line.said) for name, line in streams.lines.items()} == {
+            name: 1 if name == "w0" else 2 for name in who
+        }
+
+    run(tmp_path, work)
+
+
+def test_nothing_is_pushed_that_is_not_durable(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {name: register(hub, name).incarnation for name in ("a", "b")}
+        await hub.settled()
+        streams = _Streams(hub, who)
+        register(hub, "c")
+        await hub.settled()
+        journal.may_write.clear()
+        register(hub, "d")
+        await _turns()
+        assert [line.said for line in streams.lines.values()] == [[], []], "it would tell of the one who is not durable"
+        assert isinstance(streams.beat("a", who["a"]), Later)
+        journal.may_write.set()
+        await hub.settled()
+        await _turns()
+        assert streams.lines["b"].generations() == [hub.machine.state.jobs["job"].world.generation]
+
+    run(tmp_path, work)
+
+
+def test_streams_end_in_words_when_the_token_is_taken_away_or_the_coordinator_goes(tmp_path: Path) -> None:
+    refused: set[str] = set()
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {name: register(hub, name).incarnation for name in ("a", "b")}
+        await hub.settled()
+        streams = _Streams(hub, who, lambda call: call not in refused)
+        silent = _Line()
+        streams.pushes.open(silent, cast(Any, "silent"))
+        refused.add("a")
+        hub.wake_watchers()
+        await _turns()
+        ended = {name: [str(error) for error in line.ended] for name, line in streams.lines.items()}
+        assert (ended["b"], len(ended["a"]), silent.ended) == ([], 1, [])
+        assert "token" in ended["a"][0]
+        streams.talks["a"].over()
+        hub.release_waits()
+        await _turns()
+        for line in (streams.lines["b"], silent):
+            assert "shutting down" in str(line.ended[0])
+        with pytest.raises(RpcError, match="shutting down"):
+            streams.beat("b", who["b"])
+
     run(tmp_path, work)
 
 
