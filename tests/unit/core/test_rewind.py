@@ -195,6 +195,24 @@ def test_progress_from_before_a_rollback_is_void() -> None:
     assert cluster.dataset().consumed.count == 0
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_end_of_an_epoch_and_the_beginning_of_the_next_are_the_same_step(first: int) -> None:
+    """A rank that has not asked for another batch yet says the one, and a rank that has says the other."""
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.add_dataset("texts", order="elastic")
+    for who in workers:
+        complete(cluster, who, 100)
+    assert cluster.dataset("texts").epoch == 1
+    cluster.begin(workers[0], step=1)
+    said = [Position(1, 0, [0, 100]), Position(1, 1, [])]
+    for who, there in zip(workers, said if first == 0 else said[::-1], strict=True):
+        cluster.ack(who, 1, positions={"texts": there})
+    cluster.put(workers[0], 1)
+    assert cluster.recover(workers[0]).step == 1
+    assert (cluster.dataset("texts").epoch, cluster.dataset("texts").consumed.count) == (1, 0)
+
+
 def test_ranks_that_contradict_each_other_are_not_at_the_same_step() -> None:
     cluster = Cluster()
     w0, w1 = cluster.world(2)
