@@ -1,6 +1,7 @@
 """What is sent without being asked for each time: commands to workers on a stream, and the log to those who watch."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -18,6 +19,8 @@ from strata.errors import InvalidInput, StrataError
 from strata.rpc import Call, Later, Line, RpcError, Status, Talk
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import to_rpc
+
+logger = logging.getLogger("strata.coordinator")
 
 WATCHERS_MOST = 1000
 UNHEARD_MOST = 12_000
@@ -82,9 +85,11 @@ class Pushes:
         self._by_job: dict[str, set[_Worker]] = {}
         self._due: dict[_Worker, None] = {}
         """Those for whom there may be news, in order."""
+        self._pushes_soon = False
         hub.watchers.add(self._on_entries)
 
     def open(self, line: Line, call: Call) -> _Worker:
+        check_welcome(self._hub, self._still_welcome, call)
         worker = _Worker(self, line, call)
         self._by_job.setdefault(worker.job, set()).add(worker)  # whose it is is heard with the first heartbeat
         return worker
@@ -119,19 +124,26 @@ class Pushes:
     def _on_entries(self, entries: list[Entry]) -> None:
         """None at all: everybody should look up."""
         jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, _QUIET)}
-        was_idle = not self._due
         for job in jobs & self._by_job.keys() if entries else self._by_job.keys():
             self._due.update(dict.fromkeys(self._by_job[job]))
-        if was_idle and self._due:
+        self._push_soon()
+
+    def _push_soon(self) -> None:
+        if self._due and not self._pushes_soon:
+            self._pushes_soon = True
             asyncio.get_running_loop().call_soon(self._push_some)
 
     def _push_some(self) -> None:
-        """A job has thousands of workers, and others wait for this thread too."""
+        """A job has thousands of workers, and others wait for this thread too. What breaks for one, breaks for one."""
+        self._pushes_soon = False
         for worker in list(islice(self._due, PUSHED_AT_ONCE)):
             self._due.pop(worker, None)
-            self._push(worker)
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._push_some)
+            try:
+                self._push(worker)
+            except Exception:
+                logger.exception("worker %s of job %s cannot be told what to do", worker.worker, worker.job)
+                worker.line.end(RpcError(Status.INTERNAL, "the coordinator failed to tell what there is: see its log"))
+        self._push_soon()
 
     def _push(self, worker: _Worker) -> None:
         """What the worker has to do now, if that is not what it was told last; it is heard no better for it."""
@@ -240,6 +252,7 @@ async def watch_events(
             check_id(request.job_id, "job_id")
         except StrataError as error:
             raise to_rpc(error) from error
+    check_welcome(hub, still_welcome, call)
     watcher = Watcher(hub, index_after(hub, request.after), request.job_id)
     try:
         while True:

@@ -13,13 +13,15 @@ from strata.rpc.messages import pack, too_long
 from strata.rpc.service import Call, Method, logger
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Stream
-from strata.rpc.talks import Talk
+from strata.rpc.talks import Talk, hang_up
 
 if TYPE_CHECKING:
     from strata.rpc.protocol import ServerProtocol
 
 BREATH = 64
 """Messages of one stream handled before others have their turn."""
+TALK_BREATH = 8
+"""The same of a talk: those of many streams may come in one read, and all be heard in one turn."""
 
 _awaitable: dict[type, bool] = {}
 
@@ -31,6 +33,7 @@ class WireCall(Call):
     _breath = 0
     _task: asyncio.Future[Any] | None = None
     _talk: Talk | None = None
+    _hears_soon = False
     _later: Later | None = None
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.Future[None] | None = None
@@ -209,7 +212,8 @@ class WireCall(Call):
         if self._reading is not None:
             self._reading.cancel()
         if self._talk is not None:
-            self._hang_up(self._talk)
+            talk, self._talk = self._talk, None
+            hang_up(talk, self.method.path)
         self._protocol.ended(self.method.path, status, self._began)
 
     def _watch(self) -> None:
@@ -225,25 +229,25 @@ class WireCall(Call):
 
     def _talk_on_it(self) -> None:
         try:
-            talk = self.method.handler(self, self)
-            if not isinstance(talk, Talk):
-                raise TypeError(f"the handler of {self.method.path} gave {type(talk).__name__}, which is no Talk")
+            talk = self.method.talk(self, self)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
             self.fail(error)
             return
-        if self._over:
-            self._hang_up(talk)
+        if self._over:  # it ended it at once
+            hang_up(talk, self.method.path)
         else:
             self._talk = talk
             self._hear()
 
     def _hear(self) -> None:
         """Requests that have come: each is answered before the next is taken. Who does not read is not heard."""
-        connection, stream, left = self._protocol.connection, self._stream, BREATH
+        connection, stream, left = self._protocol.connection, self._stream, TALK_BREATH
+        if self._hears_soon:
+            return
         try:
             while self._talk is not None and self._later is None and not stream.unsent and not connection.paused:
                 if left <= 0:
-                    asyncio.get_running_loop().call_soon(self._hear_on)
+                    self._hear_soon()
                     return
                 message = connection.inbox.message(stream)
                 if message is None:
@@ -253,16 +257,28 @@ class WireCall(Call):
                 left -= 1 + (len(message) >> 16)
                 response = self._talk.heard(self.method.read(message))
                 if type(response) is Later:
-                    self._later = response
-                    response.then(self._answered)
-                elif response is not None:
+                    self._wait_to_say(response)
+                elif response is not None and not self._over:
                     self._say(response)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  told to the client
             self.fail(error)
 
+    def _hear_soon(self) -> None:
+        if not self._hears_soon:
+            self._hears_soon = True
+            asyncio.get_running_loop().call_soon(self._hear_on)
+
     def _hear_on(self) -> None:
+        self._hears_soon = False
         self._hear()
         self._protocol.flush_soon()
+
+    def _wait_to_say(self, later: Later) -> None:
+        if self._over:
+            later.given_up = True
+        else:
+            self._later = later
+            later.then(self._answered)
 
     def _answered(self, response: Any, error: BaseException | None) -> None:
         """Later, and the next request is heard in a turn of its own."""
@@ -271,7 +287,7 @@ class WireCall(Call):
             self.fail(error)
         elif response is not None:
             self.say(response)
-        asyncio.get_running_loop().call_soon(self._hear_on)
+        self._hear_soon()
 
     def say(self, response: Any) -> None:
         if not self._over:
@@ -294,13 +310,6 @@ class WireCall(Call):
         else:
             self.fail(error)
         self._protocol.flush_soon()
-
-    def _hang_up(self, talk: Talk) -> None:
-        self._talk = None
-        try:
-            talk.over()
-        except Exception:  # noqa: BLE001  of whatever listens, and logged
-            logger.exception("the handler of %s failed when its call was over", self.method.path)
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

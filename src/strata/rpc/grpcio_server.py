@@ -22,7 +22,10 @@ from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.server import ServerTls
 from strata.rpc.service import Admission, Call, Interceptor, Method, logger, tell_all
 from strata.rpc.status import RpcError, Status
-from strata.rpc.talks import Talk
+from strata.rpc.talks import Talk, hang_up
+
+UNWRITTEN_MOST = 1024
+"""What a talk may say to one who does not read, beyond what grpcio keeps."""
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -182,7 +185,7 @@ class _Run:
     async def talk(self, requests: AsyncIterator[bytes], context: Any) -> None:
         async def answer(call: _GrpcioCall, method: Method) -> None:
             line = _Line()
-            talk = method.handler(line, call)
+            talk = method.talk(line, call)
             hearing = asyncio.ensure_future(_hear(requests, method, talk, line))
             try:
                 async for response in line:
@@ -191,7 +194,7 @@ class _Run:
                 await _send_initial(call, context)
             finally:
                 hearing.cancel()
-                talk.over()
+                hang_up(talk, method.path)
 
         await self._guarded(answer, context)
 
@@ -237,13 +240,19 @@ class _Line:
         self._ended = False
 
     def say(self, response: Any) -> None:
-        if not self._ended:
+        if self._said.qsize() >= UNWRITTEN_MOST:
+            self.end(RpcError(Status.RESOURCE_EXHAUSTED, "too many answers wait for the client to read them"))
+        elif not self._ended:
             self._said.put_nowait((response, None, False))
 
     def end(self, error: BaseException | None = None) -> None:
         if not self._ended:
             self._ended = True
             self._said.put_nowait((None, error, True))
+
+    async def written(self) -> None:
+        """All that was said."""
+        await self._said.join()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while True:
@@ -253,19 +262,47 @@ class _Line:
             if is_end:
                 return
             yield response
+            self._said.task_done()
 
 
 async def _hear(requests: AsyncIterator[bytes], method: Method, talk: Talk, line: _Line) -> None:
+    """Each is answered, and the answer written, before the next is taken."""
     try:
         async for message in requests:
             response = talk.heard(method.read(message))
             if isinstance(response, Later):
-                response = await response
-            if response is not None:
+                await _answered(response, line)
+            elif response is not None:
                 line.say(response)
+            await line.written()
         line.end()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        line.end(error)
     except Exception as error:  # noqa: BLE001  raised where the call is answered
         line.end(error)
+
+
+async def _answered(later: Later, line: _Line) -> None:
+    """Said in the moment it is there: whatever is said after that comes behind it."""
+    told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(response: Any, error: BaseException | None) -> None:
+        if told.done():
+            return
+        if error is not None:
+            line.end(error)
+        elif response is not None:
+            line.say(response)
+        told.set_result(None)
+
+    later.then(tell)
+    try:
+        await told
+    finally:
+        later.given_up = told.cancelled()
 
 
 async def _send_initial(call: _GrpcioCall, context: Any) -> None:

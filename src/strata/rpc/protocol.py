@@ -33,17 +33,13 @@ class Flushes:
     the waking.
     """
 
-    __slots__ = ("_due", "_heard", "_loop")
+    __slots__ = ("_due", "_loop", "read_at")
 
     def __init__(self) -> None:
         self._due: list[ServerProtocol] = []
         self._loop = asyncio.get_running_loop()
-        self._heard = 0.0
-
-    def comes_alone(self, now: float) -> bool:
-        """Whether it has been silent for a while: then nobody else is likely to be sent anything now."""
-        since, self._heard = now - self._heard, now
-        return since > ALONE_SECONDS
+        self.read_at = 0.0
+        """When anything was last read, on any connection."""
 
     def add(self, protocol: "ServerProtocol") -> None:
         if not self._due:
@@ -118,16 +114,18 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         connection, now = self.connection, time.monotonic()
+        comes_alone = now - self._flushes.read_at > ALONE_SECONDS
         stream = connection.receive(data, now)
         if stream is not None and not self._working:
             self._call(stream)
         elif not self._take_on(connection.take_events() if stream is None else [Called(stream)]):
             return
         if connection.wants_flush:
-            if self._flushes.comes_alone(now) and not self.flushing:
+            if comes_alone and not self.flushing:
                 self.flush()
             else:
                 self.flush_soon()
+        self._flushes.read_at = time.monotonic()  # when it was seen to: what came meanwhile does not come alone
         if self._reading is connection.outbox.paused:
             self._read_or_not()
 
@@ -180,10 +178,12 @@ class ServerProtocol(asyncio.Protocol):
         events, self._events = self._events, []
         left = self.connection.limits.calls_at_once
         for place, event in enumerate(events, 1):
-            if type(event) is not Called:
+            if type(event) is Called:
+                self._call(event.stream)
+            else:
                 self._other(event)
-                continue
-            self._call(event.stream)
+                if type(event) is not Readable:
+                    continue
             left -= 1
             if (not left or self.connection.inbox.inflated > INFLATED_AT_ONCE) and place < len(events):
                 self._events[:0] = events[place:]

@@ -19,6 +19,7 @@ from strata.errors import InvalidInput
 from strata.rpc.fields import check_metadata
 from strata.rpc.head import Head
 from strata.rpc.status import Metadata, RpcError, Status
+from strata.rpc.talks import Line, Talk
 
 logger = logging.getLogger("strata.rpc")
 
@@ -85,6 +86,13 @@ class Method:
             raise
         except Exception as error:
             raise RpcError(Status.INTERNAL, f"the request to {self.path} cannot be decoded ({error})") from error
+
+    def talk(self, line: Line, call: "Call") -> Talk:
+        """Begin one; for a method that talks."""
+        talk = self.handler(line, call)
+        if not isinstance(talk, Talk):
+            raise TypeError(f"the handler of {self.path} gave {type(talk).__name__}, which is no Talk")
+        return talk
 
     def write(self, response: Any) -> bytes:
         made = response if type(response) is bytes else self.encode(response)

@@ -7,11 +7,14 @@ The handler of such a method is marked `@talking`, takes (line, call) and gives 
 has sent all and was answered, when `heard` raises, or by `line.end`.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from strata.rpc.status import RpcError
+
+logger = logging.getLogger("strata.rpc")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,3 +48,11 @@ def talking(handler: F) -> F:
     """Marks a handler that gives a Talk."""
     handler.talks = True  # type: ignore[attr-defined]
     return handler
+
+
+def hang_up(talk: Talk, path: str) -> None:
+    """The call is over. What breaks then changes nothing of how it ended."""
+    try:
+        talk.over()
+    except Exception:
+        logger.exception("the handler of %s failed when its call was over", path)

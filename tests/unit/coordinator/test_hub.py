@@ -137,8 +137,14 @@ def test_when_the_journal_fails_everybody_who_waits_is_told_and_nobody_is_served
         journal.broken = True
         register(hub, "b")
         owed = hub.answer("b is there")
+        told_before: list[RpcError | None] = []
+        hub.when_durable(told_before.append)
+        assert not told_before
         journal.may_write.set()
         error = await asyncio.wait_for(hub.failure, 5)
+        told_after: list[RpcError | None] = []
+        hub.when_durable(told_after.append)
+        assert ["cannot be written" in str(each) for each in (*told_before, *told_after)] == [True, True]
         assert "no room" in str(error)
         for waiting in (owed, at_barrier):
             with pytest.raises(RpcError, match="journal cannot be written"):

@@ -12,14 +12,15 @@ import pytest
 
 from strata.coordinator import streams, translate
 from strata.coordinator.api import _Live
+from strata.coordinator.awaiting import Awaiting
 from strata.coordinator.hub import Hub
 from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
-from strata.coordinator.streams import _QUIET, PUSHED_AT_ONCE, Pushes, Watcher
+from strata.coordinator.streams import _QUIET, PUSHED_AT_ONCE, Pushes, Watcher, watch_events
 from strata.coordinator.views import PULSE_SECONDS, Views
 from strata.core import records
 from strata.core.effects import Errand
 from strata.core.errands import errands_for
-from strata.core.events import BarrierArrived, HeartbeatReceived
+from strata.core.events import BarrierArrived, HeartbeatReceived, RegisterRequested
 from strata.core.machine import Machine
 from strata.core.volatile import JobVolatile
 from strata.errors import StrataError
@@ -198,6 +199,98 @@ def test_nothing_is_pushed_that_is_not_durable(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_a_process_is_told_that_it_is_replaced_once_that_is_durable(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {name: register(hub, name).incarnation for name in ("a", "b")}
+        await hub.settled()
+        streams = _Streams(hub, who)
+        register(hub, "c")
+        await hub.settled()
+        journal.may_write.clear()
+        hub.ask(RegisterRequested("job", "a", "another"))
+        await _turns()
+        assert streams.lines["a"].ended == []
+        journal.may_write.set()
+        await hub.settled()
+        await _turns()
+        assert "superseded" in str(streams.lines["a"].ended[0])
+        assert streams.lines["b"].ended == []
+
+    run(tmp_path, work)
+
+
+def test_what_breaks_for_one_breaks_for_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = {"b"}
+
+    def still_welcome(call: Any) -> bool:
+        if call in broken:
+            raise ValueError("a defect")
+        return True
+
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {name: register(hub, name).incarnation for name in ("a", "b", "c")}
+        await hub.settled()
+        broken.clear()
+        streams = _Streams(hub, who, still_welcome)
+        broken.add("b")
+        for count, newcomer in enumerate(("d", "e"), 1):
+            register(hub, newcomer)
+            await hub.settled()
+            await _turns()
+            assert [len(streams.lines[name].said) for name in ("a", "c")] == [count, count]
+            streams.talks["b"].over()
+        assert "see its log" in str(streams.lines["b"].ended[0])
+
+    run(tmp_path, work)
+
+
+def test_a_stream_belongs_to_one_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {name: register(hub, name).incarnation for name in ("a", "b")}
+        await hub.settled()
+        streams = _Streams(hub, who)
+        assert streams.pushes._by_job.keys() == {"job"}
+        for talk in streams.talks.values():
+            talk.over()
+        assert not streams.pushes._by_job
+
+    run(tmp_path, work)
+
+
+def test_what_begins_when_the_hub_has_closed_is_told_so(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who = {"a": register(hub, "a").incarnation}
+        await hub.settled()
+        streams = _Streams(hub, who)
+        hub.release_waits()
+        with pytest.raises(RpcError, match="shutting down"):
+            streams.pushes.open(_Line(), cast(Any, "late"))
+        events = watch_events(hub, pb.WatchEventsRequest(), cast(Any, None), lambda call: True)
+        with pytest.raises(RpcError, match="shutting down"):
+            await asyncio.wait_for(anext(events), 5)
+        waiting = Awaiting(hub, lambda call: True).serve(
+            pb.AwaitCheckpointRequest(job_id="job", worker_id="a", incarnation=who["a"], step=1), cast(Any, None)
+        )
+        with pytest.raises(RpcError, match="shutting down"):
+            await asyncio.wait_for(waiting, 5)
+
+    run(tmp_path, work)
+
+
+def test_one_who_watches_looks_up_once_for_each_call(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        watcher = Watcher(hub, hub.durable - 1)
+        hub.wake_watchers()
+        assert await asyncio.wait_for(watcher.some(), 5) == [], "called while it did something else"
+        waiting = asyncio.ensure_future(watcher.some())
+        await _turns()
+        assert not waiting.done()
+        waiting.cancel()
+        watcher.close()
+
+    run(tmp_path, work)
+
+
 def test_streams_end_in_words_when_the_token_is_taken_away_or_the_coordinator_goes(tmp_path: Path) -> None:
     refused: set[str] = set()
 
@@ -208,6 +301,8 @@ def test_streams_end_in_words_when_the_token_is_taken_away_or_the_coordinator_go
         silent = _Line()
         streams.pushes.open(silent, cast(Any, "silent"))
         refused.add("a")
+        with pytest.raises(RpcError, match="token"):
+            streams.beat("a", who["a"])
         hub.wake_watchers()
         await _turns()
         ended = {name: [str(error) for error in line.ended] for name, line in streams.lines.items()}

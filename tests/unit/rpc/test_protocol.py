@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strata.errors import InvalidInput
-from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames
+from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames, protocol
 from strata.rpc.frames import ErrorCode
 from strata.rpc.head import Head
 from strata.rpc.protocol import Flushes
@@ -33,7 +33,9 @@ def test_a_read_is_answered_in_one_write() -> None:
     run(work)
 
 
-def test_answers_of_many_connections_go_out_together() -> None:
+def test_answers_of_many_connections_go_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+
     async def work() -> None:
         flushes = Flushes()
         several = [Served(ECHO, flushes=flushes) for _ in range(3)]
@@ -52,10 +54,35 @@ def test_answers_of_many_connections_go_out_together() -> None:
     run(work)
 
 
-def test_others_have_their_turn_after_a_share_of_calls() -> None:
+def test_what_comes_after_a_silence_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+
     async def work() -> None:
-        greedy, modest = Served(ECHO), Served(ECHO)
-        greedy.say(calls(range(1, 401, 2)))
+        flushes = Flushes()
+        one, other = Served(ECHO, flushes=flushes), Served(ECHO, flushes=flushes)
+        await asyncio.sleep(0)
+        flushes.read_at = -2e9
+        one.say(calls([1]))
+        assert len(one.statuses()) == 1
+        other.say(calls([1]))
+        assert not other.statuses(), "it came right behind another, and others may come"
+        await asyncio.sleep(0)
+        assert len(other.statuses()) == 1
+
+    run(work)
+
+
+def test_others_have_their_turn_after_a_share_of_calls() -> None:
+    heard: list[bytes] = []
+
+    def remember(request: bytes, call: Call) -> bytes:
+        heard.append(request)
+        return request
+
+    async def work() -> None:
+        greedy, modest = Served(Method(PATH, remember)), Served(ECHO)
+        each = range(1, 401, 2)
+        greedy.say(b"".join(headers(n) + data(n, message(b"%d" % n), end=True) for n in each))
         assert len(greedy.statuses()) == 64
         assert not greedy.network.reading
         modest.say(calls([1]))
@@ -63,6 +90,7 @@ def test_others_have_their_turn_after_a_share_of_calls() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
         assert len(greedy.statuses()) == 200
+        assert heard == [b"%d" % n for n in each]
         assert greedy.network.reading
 
     run(work)

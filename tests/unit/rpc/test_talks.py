@@ -8,6 +8,7 @@ import pytest
 
 from strata.errors import InvalidInput
 from strata.rpc import Call, Kind, Later, Limits, Line, Method, RpcError, Status, Talk, frames, talking
+from strata.rpc.calls import TALK_BREATH
 from strata.rpc.frames import DATA
 from tests.unit.rpc.peer import data, headers, message
 from tests.unit.rpc.served import PATH, Served, named, run
@@ -31,7 +32,7 @@ class Echoing(Talk):
             raise RpcError(Status.ABORTED, "no more of that")
         if request == b"break":
             raise ValueError("a defect")
-        return None if request == b"silence" else request
+        return None if request.startswith(b"silence") else request
 
     def over(self) -> None:
         self.overs += 1
@@ -83,6 +84,7 @@ def test_each_request_is_answered_as_it_comes_and_more_is_said_in_between() -> N
         talk = room.open(b"one", b"silence", b"two")
         assert room.heard() == [b"one", b"two"]
         talk.line.say(b"news")
+        assert room.heard() == [b"one", b"two", b"news"]
         room.say(b"three", end=True)
         assert room.heard() == [b"one", b"two", b"news", b"three"]
         assert room.served.statuses().keys() == {1}
@@ -198,9 +200,78 @@ def test_others_have_their_turn_after_a_share_of_requests() -> None:
         room = Room()
         talk = room.open()
         room.served.say(b"".join(data(1, message(b"x")) for _ in range(200)))
-        assert len(talk.requests) == 64
+        assert len(talk.requests) == TALK_BREATH
+        room.served.say(data(1, message(b"y")))
+        assert len(talk.requests) == TALK_BREATH, "those that wait have their turn soon, and no more than that"
+        await asyncio.sleep(0)
+        assert len(talk.requests) == 2 * TALK_BREATH
+        await turns(200 // TALK_BREATH)
+        assert talk.requests == [b"x"] * 200 + [b"y"]
+        assert room.heard() == talk.requests
+
+    run(work)
+
+
+def test_large_requests_take_more_of_a_share() -> None:
+    async def work() -> None:
+        room = Room()
+        room.served.protocol.pause_writing()
+        talk, small = room.open(), TALK_BREATH - 2 * 2
+        large = message(b"silence" + bytes(100_000)) * 2
+        for at in range(0, len(large), 16_384):
+            room.served.say(data(1, large[at : at + 16_384]))
+        room.say(*[b"x"] * (small + 1))
+        room.served.protocol.resume_writing()
+        assert len(talk.requests) == 2 + small
         await turns()
-        assert len(talk.requests) == 200
+        assert len(talk.requests) == 2 + small + 1
+
+    run(work)
+
+
+def test_what_waited_for_a_later_is_heard_and_its_answer_sent_without_another_read() -> None:
+    async def work() -> None:
+        room = Room()
+        talk = room.open(b"later", b"next")
+        talk.laters[0].answer(None)
+        await turns()
+        assert room.heard() == [b"next"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("when", ["opened", "heard", "heard, and a later"])
+def test_one_that_ends_the_call_says_nothing_more(when: str) -> None:
+    laters: list[Later] = []
+
+    class Ending(Echoing):
+        def heard(self, request: bytes) -> Any:
+            self.line.say(bytes(50))
+            self.line.end()
+            laters.append(Later())
+            return laters[-1] if when == "heard, and a later" else b"too late"
+
+    @talking
+    def handler(line: Line, call: Call) -> Talk:
+        made.append(Ending(line, call))
+        if when == "opened":
+            line.end()
+        return made[-1]
+
+    made: list[Ending] = []
+
+    async def work() -> None:
+        room = Room()
+        room.served = Served(Method(PATH, handler, Kind.BOTH_STREAM))
+        room.served.say(frames.settings({frames.Setting.INITIAL_WINDOW_SIZE: 20}))
+        room.served.say(headers(1))
+        room.say(b"one")
+        room.served.say(frames.window_update(1, 1000))
+        await turns()
+        assert room.heard() == ([] if when == "opened" else [bytes(50)])
+        assert made[0].overs == 1
+        if when == "heard, and a later":
+            assert laters[0].given_up
 
     run(work)
 
