@@ -40,6 +40,7 @@ def test_a_run_goes_on_at_another_size(tmp_path: Path, how: str, saving: int, lo
     goes_on(before, after)
 
 
+@LONG
 def test_a_run_goes_on_with_tensor_parallelism(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     before = torchrun(3, folder, tmp_path / "before.json", "--how", "fsdp", "--save-at", str(SAVED))

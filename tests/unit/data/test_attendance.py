@@ -64,7 +64,7 @@ def live(job: SimulatedJob, recovery: str, size: int, events: list[Any]) -> None
         job.step()
 
 
-@some_and_many(25, 200)
+@some_and_many(12, 200)
 @pytest.mark.parametrize("recovery", ["rollback", "carry_on"])
 def test_each_batch_is_learned_from_once(index: DatasetIndex, recovery: str, examples: int) -> None:
     @examined(examples, recovery)
