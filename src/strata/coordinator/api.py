@@ -364,7 +364,7 @@ class _Live(StreamingResponse):
             await hub.settled()
             yield opening
         due = hub.clock() + PULSE_SECONDS
-        while not hub.closing.is_set() and self._is_welcome():
+        while not hub.is_closed and self._is_welcome():
             for event in await self._watcher.some(max(0.0, due - hub.clock())):
                 yield _sent("event", event, event.id)
             if hub.clock() >= due:

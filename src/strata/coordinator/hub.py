@@ -71,7 +71,6 @@ class Hub:
         self._journal_bytes, self._snapshot_bytes = found.fed_bytes, found.snapshot_bytes
         self._snapshot_after_bytes = snapshot_after_bytes
         self._closed = ""
-        self.closing = asyncio.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -99,11 +98,15 @@ class Hub:
 
     def _close(self, why: str) -> None:
         self._closed = self._closed or why
-        self.closing.set()
         self.wake_watchers()
         waits, self._waits = self._waits, {}
         for later in (each for several in waits.values() for each in several):
             later.fail(self._refusal())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody is served any more."""
+        return bool(self._closed)
 
     def _refusal(self) -> RpcError:
         """Made anew for each: an error that is raised twice keeps the traces of both."""

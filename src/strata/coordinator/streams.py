@@ -172,7 +172,7 @@ class Pushes:
 
 def check_welcome(hub: Hub, still_welcome: Callable[[Call], bool], call: Call) -> None:
     """Streams end when the coordinator goes, or when the token that let them in is taken away."""
-    if hub.closing.is_set():
+    if hub.is_closed:
         raise RpcError(Status.UNAVAILABLE, "the coordinator is shutting down; ask again when it is back")
     if not still_welcome(call):
         raise RpcError(Status.UNAUTHENTICATED, "the token of this stream is not taken any more")

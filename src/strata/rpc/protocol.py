@@ -20,8 +20,6 @@ from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 LINGER_SECONDS = 1.0
 INFLATED_AT_ONCE = 4 << 20
 """Bytes decompressed before others have their turn."""
-
-
 ALONE_SECONDS = 1e-4
 """Of silence on all connections: what comes then is answered in the same turn of the loop."""
 

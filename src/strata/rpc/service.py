@@ -66,16 +66,17 @@ class Method:
             raise InvalidInput(f"the kind of {self.path} must be a Kind, not {self.kind!r}")
         if not all(map(callable, (self.handler, self.decode, self.encode))):
             raise InvalidInput(f"the handler, decode and encode of {self.path} must be functions")
-        object.__setattr__(self, "talks", getattr(inspect.unwrap(self.handler), "talks", False))
+        handler = inspect.unwrap(self.handler)
+        object.__setattr__(self, "talks", getattr(handler, "talks", False))
         if self.talks and self.kind is not Kind.BOTH_STREAM:
             raise InvalidInput(f"the handler of {self.path} talks: say kind=Kind.BOTH_STREAM")
-        if not self.kind.many_responses and inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
+        if not self.kind.many_responses and inspect.isasyncgenfunction(handler):
             raise InvalidInput(
                 f"the handler of {self.path} yields many responses: say kind=Kind.SERVER_STREAM or BOTH_STREAM"
             )
-        if self.kind.many_responses and not self.talks and not inspect.isasyncgenfunction(inspect.unwrap(self.handler)):
+        if self.kind.many_responses and not self.talks and not inspect.isasyncgenfunction(handler):
             raise InvalidInput(f"the handler of {self.path} must be an async generator: async def ... yield")
-        if self.kind is Kind.CLIENT_STREAM and not inspect.iscoroutinefunction(inspect.unwrap(self.handler)):
+        if self.kind is Kind.CLIENT_STREAM and not inspect.iscoroutinefunction(handler):
             raise InvalidInput(f"the handler of {self.path} must be async def: it has to wait for requests")
         object.__setattr__(self, "is_unary", self.kind is Kind.UNARY)
 

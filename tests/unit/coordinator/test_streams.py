@@ -123,6 +123,20 @@ class _Streams:
         return self.talks[name].heard(request)
 
 
+async def _opened(
+    hub: Hub, *names: str, still_welcome: Callable[[Any], bool] = lambda call: True
+) -> tuple[dict[str, int], _Streams]:
+    """The incarnations of these workers, and their streams."""
+    who = {name: register(hub, name).incarnation for name in names}
+    await hub.settled()
+    return who, _Streams(hub, who, still_welcome)
+
+
+async def _joined(hub: Hub, newcomer: str) -> None:
+    register(hub, newcomer)
+    await hub.settled()
+
+
 async def _turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -137,15 +151,12 @@ def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monk
         looks(pushes, worker)
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b", "c")}
-        await hub.settled()
-        streams = _Streams(hub, who)
+        who, streams = await _opened(hub, "a", "b", "c")
         for arrival in range(1, 4):
             for name in ("a", "b"):
                 hub.ask(BarrierArrived("job", name, who[name], "sync", arrival, arrival - 1, 2))
             await hub.settled()
-        register(hub, "d")
-        await hub.settled()
+        await _joined(hub, "d")
         await _turns()
         generation = hub.machine.state.jobs["job"].world.generation
         assert [line.generations() for line in streams.lines.values()] == [[generation]] * 3
@@ -160,16 +171,14 @@ def test_thousands_are_told_a_share_at_a_time_and_each_once(tmp_path: Path) -> N
         who = {f"w{number}": register(hub, f"w{number}").incarnation for number in range(PUSHED_AT_ONCE * 2 + 1)}
         await hub.settled()
         streams = _Streams(hub, who)
-        register(hub, "d")
-        await hub.settled()
+        await _joined(hub, "d")
         counts = []
         for _ in range(6):
             counts.append(sum(len(line.said) for line in streams.lines.values()))
             await asyncio.sleep(0)
         assert counts[-1] == len(who)
         assert all(after - before <= PUSHED_AT_ONCE for before, after in itertools.pairwise(counts))
-        register(hub, "e")
-        await hub.settled()
+        await _joined(hub, "e")
         streams.talks["w0"].over()
         await _turns()
         assert {name: len(line.said) for name, line in streams.lines.items()} == {
@@ -181,11 +190,8 @@ def test_thousands_are_told_a_share_at_a_time_and_each_once(tmp_path: Path) -> N
 
 def test_nothing_is_pushed_that_is_not_durable(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b")}
-        await hub.settled()
-        streams = _Streams(hub, who)
-        register(hub, "c")
-        await hub.settled()
+        who, streams = await _opened(hub, "a", "b")
+        await _joined(hub, "c")
         journal.may_write.clear()
         register(hub, "d")
         await _turns()
@@ -201,11 +207,8 @@ def test_nothing_is_pushed_that_is_not_durable(tmp_path: Path) -> None:
 
 def test_a_process_is_told_that_it_is_replaced_once_that_is_durable(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b")}
-        await hub.settled()
-        streams = _Streams(hub, who)
-        register(hub, "c")
-        await hub.settled()
+        _who, streams = await _opened(hub, "a", "b")
+        await _joined(hub, "c")
         journal.may_write.clear()
         hub.ask(RegisterRequested("job", "a", "another"))
         await _turns()
@@ -220,7 +223,7 @@ def test_a_process_is_told_that_it_is_replaced_once_that_is_durable(tmp_path: Pa
 
 
 def test_what_breaks_for_one_breaks_for_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    broken = {"b"}
+    broken: set[str] = set()
 
     def still_welcome(call: Any) -> bool:
         if call in broken:
@@ -228,14 +231,10 @@ def test_what_breaks_for_one_breaks_for_one(tmp_path: Path, caplog: pytest.LogCa
         return True
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b", "c")}
-        await hub.settled()
-        broken.clear()
-        streams = _Streams(hub, who, still_welcome)
+        _, streams = await _opened(hub, "a", "b", "c", still_welcome=still_welcome)
         broken.add("b")
         for count, newcomer in enumerate(("d", "e"), 1):
-            register(hub, newcomer)
-            await hub.settled()
+            await _joined(hub, newcomer)
             await _turns()
             assert [len(streams.lines[name].said) for name in ("a", "c")] == [count, count]
             streams.talks["b"].over()
@@ -246,9 +245,7 @@ def test_what_breaks_for_one_breaks_for_one(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_stream_belongs_to_one_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b")}
-        await hub.settled()
-        streams = _Streams(hub, who)
+        _who, streams = await _opened(hub, "a", "b")
         assert streams.pushes._by_job.keys() == {"job"}
         for talk in streams.talks.values():
             talk.over()
@@ -259,9 +256,7 @@ def test_a_stream_belongs_to_one_job_and_leaves_nothing_behind(tmp_path: Path) -
 
 def test_what_begins_when_the_hub_has_closed_is_told_so(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {"a": register(hub, "a").incarnation}
-        await hub.settled()
-        streams = _Streams(hub, who)
+        who, streams = await _opened(hub, "a")
         hub.release_waits()
         with pytest.raises(RpcError, match="shutting down"):
             streams.pushes.open(_Line(), cast(Any, "late"))
@@ -295,9 +290,7 @@ def test_streams_end_in_words_when_the_token_is_taken_away_or_the_coordinator_go
     refused: set[str] = set()
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who = {name: register(hub, name).incarnation for name in ("a", "b")}
-        await hub.settled()
-        streams = _Streams(hub, who, lambda call: call not in refused)
+        who, streams = await _opened(hub, "a", "b", still_welcome=lambda call: call not in refused)
         silent = _Line()
         streams.pushes.open(silent, cast(Any, "silent"))
         refused.add("a")
