@@ -1,6 +1,10 @@
-"""The asyncio side of a connection: reads go in, answers to all of a read go out in one write."""
+"""The asyncio side of a connection: reads go in, answers to all of a read go out in one write.
+
+What many connections bring at the same time is read first, seen to next and answered last, each for all of them.
+"""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -17,47 +21,88 @@ from strata.rpc.service import Admission, tell_all
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 
+logger = logging.getLogger("strata.rpc")
+
 LINGER_SECONDS = 1.0
 INFLATED_AT_ONCE = 4 << 20
 """Bytes decompressed before others have their turn."""
 ALONE_SECONDS = 1e-4
 """Of silence on all connections: what comes then is answered in the same turn of the loop."""
+GATHERED_BYTES = 1 << 20
+"""Of reads that wait to be seen to together."""
 
 
-class Flushes:
-    """Answers of many connections, sent one after the other once all that came in was read.
+class Crowd:
+    """What many connections do in one turn of the loop, each step for all of them before the next.
 
-    The first of them wakes the clients' side, which is then awake for the rest: half the cost of a small answer is
-    the waking.
+    Between two system calls Python takes 1.4 times as long for a read as when it sees to one after the other. And the
+    first answer wakes the clients' side, which is then awake for the rest: half the cost of a small answer is the
+    waking.
     """
 
-    __slots__ = ("_due", "_loop", "read_at")
+    __slots__ = ("_due", "_gathered_bytes", "_is_scheduled", "_loop", "_reads", "read_at")
 
     def __init__(self) -> None:
+        self._reads: list[tuple[ServerProtocol, bytes]] = []
+        self._gathered_bytes = 0
         self._due: list[ServerProtocol] = []
+        self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
         self.read_at = 0.0
         """When anything was last read, on any connection."""
 
-    def add(self, protocol: "ServerProtocol") -> None:
-        if not self._due:
-            self._loop.call_soon(self._flush)
-        self._due.append(protocol)
+    def is_away(self, now: float) -> bool:
+        """Whether nobody else was heard of for a while."""
+        return not self._reads and now - self.read_at > ALONE_SECONDS
 
-    def _flush(self) -> None:
+    def hear(self, protocol: "ServerProtocol", data: bytes, now: float) -> None:
+        """See to it once all that came in was read."""
+        self._reads.append((protocol, data))
+        self.read_at = now
+        self._soon()
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes > GATHERED_BYTES:
+            self._see_to_reads()
+
+    def answer(self, protocol: "ServerProtocol") -> None:
+        """Flush it once everything else was seen to."""
+        self._due.append(protocol)
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._reads:
+            self._see_to_reads()
+        self._is_scheduled = False
         due, self._due = self._due, []
         for protocol in due:
             protocol.flushing = False
             protocol.flush()
+
+    def _see_to_reads(self) -> None:
+        reads, self._reads, self._gathered_bytes = self._reads, [], 0
+        now = time.monotonic()
+        for protocol, data in reads:
+            try:
+                if protocol.see_to(data, now):
+                    protocol.flush_soon()
+            except Exception:
+                logger.exception("a connection failed, and is cut off")  # the others have done nothing
+                protocol.abort()
+        self.read_at = time.monotonic()  # what came meanwhile does not come alone
 
 
 class ServerProtocol(asyncio.Protocol):
     """One client. `left` is told when it is gone."""
 
     __slots__ = (
+        "_crowd",
         "_ended",
         "_events",
-        "_flushes",
         "_joined",
         "_leaving",
         "_left",
@@ -81,14 +126,14 @@ class ServerProtocol(asyncio.Protocol):
         *,
         gzip_from_bytes: int | None,
         tasks: "set[asyncio.Future[Any]]",
-        flushes: "Flushes",
+        crowd: Crowd,
         joined: "Callable[[ServerProtocol], bool]",
         left: "Callable[[ServerProtocol], None]",
     ) -> None:
         self.connection = Connection(limits, admission.admit, time.monotonic())
         self.gzip_from_bytes = gzip_from_bytes
         self.tasks = tasks
-        self._flushes = flushes
+        self._crowd = crowd
         self._ended = admission.ended
         self.is_watched = bool(admission.ended)
         self._rate = None if limits.calls_per_second is None else Rate(limits.calls_per_second, 1.0)
@@ -111,21 +156,25 @@ class ServerProtocol(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        connection, now = self.connection, time.monotonic()
-        comes_alone = now - self._flushes.read_at > ALONE_SECONDS
+        crowd, now = self._crowd, time.monotonic()
+        if not crowd.is_away(now):
+            crowd.hear(self, data, now)
+            return
+        if self.see_to(data, now) and not self.flushing:
+            self.flush()
+        crowd.read_at = time.monotonic()
+
+    def see_to(self, data: bytes, now: float) -> bool:
+        """A read; whether it is to be flushed because of it."""
+        connection = self.connection
         stream = connection.receive(data, now)
         if stream is not None and not self._working:
             self._call(stream)
         elif not self._take_on(connection.take_events() if stream is None else [Called(stream)]):
-            return
-        if connection.wants_flush:
-            if comes_alone and not self.flushing:
-                self.flush()
-            else:
-                self.flush_soon()
-        self._flushes.read_at = time.monotonic()  # when it was seen to: what came meanwhile does not come alone
+            return False
         if self._reading is connection.outbox.paused:
             self._read_or_not()
+        return connection.wants_flush
 
     def _take_on(self, events: list[Event]) -> bool:
         """Whether they were few enough to be seen to at once."""
@@ -267,7 +316,7 @@ class ServerProtocol(asyncio.Protocol):
     def flush_soon(self) -> None:
         if not self.flushing:
             self.flushing = True
-            self._flushes.add(self)
+            self._crowd.answer(self)
 
     def flush(self) -> None:
         """Everything that can go. Chunks that went may let handlers go on."""

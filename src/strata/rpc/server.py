@@ -16,7 +16,7 @@ from typing import Any
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
 from strata.rpc.limits import Limits, checked_limits
-from strata.rpc.protocol import Flushes, ServerProtocol
+from strata.rpc.protocol import Crowd, ServerProtocol
 from strata.rpc.service import Admission, Interceptor, Method
 
 TICK_SECONDS = 1.0
@@ -70,7 +70,7 @@ class Server:
         self._protocols: dict[ServerProtocol, None] = {}
         self._paths: list[str] = []
         self._tasks: set[asyncio.Future[Any]] = set()
-        self._flushes: Flushes | None = None
+        self._crowd: Crowd | None = None
         self._all_left = asyncio.Event()
         self._all_left.set()
         self._ticking: asyncio.TimerHandle | None = None
@@ -149,14 +149,14 @@ class Server:
             self.limits,
             gzip_from_bytes=self._gzip_from_bytes,
             tasks=self._tasks,
-            flushes=self._flushes or self._made_flushes(),
+            crowd=self._crowd or self._made_crowd(),
             joined=self._joined,
             left=self._left,
         )
 
-    def _made_flushes(self) -> Flushes:
-        self._flushes = Flushes()
-        return self._flushes
+    def _made_crowd(self) -> Crowd:
+        self._crowd = Crowd()
+        return self._crowd
 
     def _joined(self, protocol: ServerProtocol) -> bool:
         if self._draining or len(self._protocols) >= self.limits.connections:

@@ -6,7 +6,7 @@ from typing import Any
 
 from strata.rpc import Call, Interceptor, Limits, Method, frames
 from strata.rpc.frames import HEADERS
-from strata.rpc.protocol import Flushes, ServerProtocol
+from strata.rpc.protocol import Crowd, ServerProtocol
 from strata.rpc.service import Admission
 from tests.unit.rpc.peer import FIELDS, HELLO, Frame, data, headers, message
 
@@ -59,10 +59,13 @@ class Network(asyncio.Transport):
         return found
 
 
-class AtOnce(Flushes):
+class AtOnce(Crowd):
     """Nothing to wait for: there is one connection."""
 
-    def add(self, protocol: ServerProtocol) -> None:
+    def is_away(self, now: float) -> bool:
+        return True
+
+    def answer(self, protocol: ServerProtocol) -> None:
         protocol.flushing = False
         protocol.flush()
 
@@ -76,7 +79,7 @@ class Served:
         interceptors: Iterable[Interceptor] = (),
         limits: Limits | None = None,
         gzip: int | None = None,
-        flushes: Flushes | None = None,
+        crowd: Crowd | None = None,
     ) -> None:
         self.network = Network()
         self.left = False
@@ -85,7 +88,7 @@ class Served:
             limits or Limits(),
             gzip_from_bytes=gzip,
             tasks=set(),
-            flushes=flushes or AtOnce(),
+            crowd=crowd or AtOnce(),
             joined=lambda _: True,
             left=lambda _: setattr(self, "left", True),
         )

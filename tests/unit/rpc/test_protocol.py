@@ -14,9 +14,10 @@ import pytest
 
 from strata.errors import InvalidInput
 from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames, protocol
+from strata.rpc.connection import Connection
 from strata.rpc.frames import ErrorCode
 from strata.rpc.head import Head
-from strata.rpc.protocol import Flushes
+from strata.rpc.protocol import Crowd
 from strata.rpc.stream import Stream
 from tests.unit.rpc.peer import data, headers, message
 from tests.unit.rpc.served import ECHO, PATH, Served, calls, echo, named, run
@@ -37,8 +38,8 @@ def test_answers_of_many_connections_go_out_together(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
 
     async def work() -> None:
-        flushes = Flushes()
-        several = [Served(ECHO, flushes=flushes) for _ in range(3)]
+        crowd = Crowd()
+        several = [Served(ECHO, crowd=crowd) for _ in range(3)]
         await asyncio.sleep(0)
         for served in several:
             served.network.writes.clear()
@@ -58,16 +59,94 @@ def test_what_comes_after_a_silence_is_answered_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
 
     async def work() -> None:
-        flushes = Flushes()
-        one, other = Served(ECHO, flushes=flushes), Served(ECHO, flushes=flushes)
+        crowd = Crowd()
+        one, other = Served(ECHO, crowd=crowd), Served(ECHO, crowd=crowd)
         await asyncio.sleep(0)
-        flushes.read_at = -2e9
+        crowd.read_at = -2e9
         one.say(calls([1]))
         assert len(one.statuses()) == 1
         other.say(calls([1]))
         assert not other.statuses(), "it came right behind another, and others may come"
         await asyncio.sleep(0)
         assert len(other.statuses()) == 1
+
+    run(work)
+
+
+def heard_by(crowd: Crowd, heard: list[bytes]) -> list[Served]:
+    """Three connections whose calls are noted, none of which comes alone."""
+
+    def note(request: bytes, call: Call) -> bytes:
+        heard.append(request)
+        return request
+
+    return [Served(Method(PATH, note), crowd=crowd) for _ in range(3)]
+
+
+def test_all_that_comes_at_once_is_read_before_any_of_it_is_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+
+    async def work() -> None:
+        heard: list[bytes] = []
+        one, other, third = heard_by(Crowd(), heard)
+        await asyncio.sleep(0)
+        whole = calls([1], b"in two pieces")
+        one.say(whole[:20])
+        other.say(calls([1], b"other"))
+        one.say(whole[20:])
+        third.say(calls([1], b"third"))
+        assert not heard
+        await asyncio.sleep(0)
+        assert heard == [b"other", b"in two pieces", b"third"]
+        assert [len(each.statuses()) for each in (one, other, third)] == [1, 1, 1]
+
+    run(work)
+
+
+def test_reads_that_wait_for_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr(protocol, "GATHERED_BYTES", 300)
+
+    async def work() -> None:
+        heard: list[bytes] = []
+        one, other, third = heard_by(Crowd(), heard)
+        await asyncio.sleep(0)
+        one.say(calls([1], b"few"))
+        assert not heard
+        other.say(calls([1], b"many" * 100))
+        assert heard == [b"few", b"many" * 100]
+        third.say(calls([1], b"few"))
+        assert len(heard) == 2, "what was seen to no longer counts"
+        await asyncio.sleep(0)
+        assert len(heard) == 3
+        assert [len(each.statuses()) for each in (one, other, third)] == [1, 1, 1]
+
+    run(work)
+
+
+def test_a_connection_that_fails_is_cut_off_and_costs_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+
+    receive = Connection.receive
+
+    async def work() -> None:
+        one, other, third = heard_by(Crowd(), [])
+        await asyncio.sleep(0)
+
+        def broken(own: Connection, data: bytes, now: float) -> Stream | None:
+            if own is other.protocol.connection:
+                raise ZeroDivisionError("a defect")
+            return receive(own, data, now)
+
+        monkeypatch.setattr(Connection, "receive", broken)
+        for each in (one, other, third):
+            each.say(calls([1]))
+        await asyncio.sleep(0)
+        assert [len(each.statuses()) for each in (one, other, third)] == [1, 0, 1]
+        assert [each.network.gone for each in (one, other, third)] == [False, True, False]
+        assert "a defect" in caplog.text
 
     run(work)
 
