@@ -36,8 +36,10 @@ BEGUN = "journal.begun"
 SCHEMA = 1
 APPLICATION = 0x53545241
 SNAPSHOTS_KEPT = 2
-LOG_BYTES = 4 << 20
-"""SQLite's log begins anew at about this size."""
+LOG_FRAMES = 1000
+"""SQLite's log begins anew when it has so many."""
+LOG_BYTES = 32 + LOG_FRAMES * (24 + 4096)
+"""The log's head, and frames of one page each with a head of their own."""
 HISTORY_RECORDS = 20_000
 """Records that are kept beyond what a restart needs, so that the events of the last while can be shown."""
 
@@ -278,12 +280,18 @@ def _make_room(database: sqlite3.Connection, log: Path) -> None:
     room = os.statvfs(log.parent)
     if log.stat().st_size >= LOG_BYTES or room.f_bavail * room.f_frsize < 64 * LOG_BYTES:
         return
-    with suppress(sqlite3.Error):  # a kindness: whatever is wrong is told by the first record
-        with _transaction(database):
-            database.execute("CREATE TABLE room (nothing BLOB)")
-            database.execute("INSERT INTO room VALUES (zeroblob(?))", (LOG_BYTES,))
-            database.execute("DROP TABLE room")
-        database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    # NORMAL flushes whatever moves from the log into the file, but not each frame: these hold what is there already.
+    database.execute("PRAGMA synchronous=NORMAL")
+    try:
+        with suppress(sqlite3.Error):  # a kindness: whatever is wrong is told by the first record
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            for _ in range(LOG_FRAMES):
+                if log.stat().st_size >= LOG_BYTES:
+                    break
+                database.execute(f"PRAGMA user_version={version}")
+            database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    finally:
+        database.execute("PRAGMA synchronous=FULL")
 
 
 def create_private(file: Path) -> None:

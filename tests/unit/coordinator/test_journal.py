@@ -1,6 +1,7 @@
 """The journal: what was appended is there, whole and in order; what is damaged or another's is refused in words."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -54,6 +55,29 @@ def test_a_new_folder_is_an_empty_journal_for_its_owner_alone(tmp_path: Path) ->
     folder = tmp_path / "deep" / "state"
     assert read(folder).index == 0
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_log_has_its_size_before_the_first_record_which_is_flushed_as_any(tmp_path: Path) -> None:
+    opened, log = Journal(tmp_path), tmp_path / f"{FILE}-wal"
+    size = log.stat().st_size
+    assert size >= journal.LOG_BYTES
+    opened.append(0, 1, [TermStarted(1)])
+    assert log.stat().st_size == size, "a file that grows takes twice as long to flush"
+    assert opened._database.execute("PRAGMA synchronous").fetchone() == (2,), "FULL: flushed with each commit"
+    assert opened._database.execute("PRAGMA freelist_count").fetchone() == (0,), "it takes no room in the file itself"
+    opened.close()
+
+
+def test_a_log_that_gets_its_size_keeps_what_a_kill_left_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, live, left = story(), tmp_path / "live", tmp_path / "left"
+    with monkeypatch.context() as before:
+        before.setattr(journal, "LOG_BYTES", 0)
+        opened = Journal(live)
+        opened.append(0, 1, cluster.records)
+        assert (live / f"{FILE}-wal").stat().st_size < journal.LOG_FRAMES * 4096
+        shutil.copytree(live, left)
+        opened.close()
+    assert read(left).digest() == cluster.machine.digest()
 
 
 def test_a_snapshot_stands_for_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
