@@ -62,7 +62,7 @@ class Crowd:
         self._soon()
         self._gathered_bytes += len(data)
         if self._gathered_bytes > GATHERED_BYTES:
-            self._see_to_reads()
+            self.see_to_reads()
 
     def answer(self, protocol: "ServerProtocol") -> None:
         """Flush it once everything else was seen to."""
@@ -75,15 +75,17 @@ class Crowd:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        if self._reads:
-            self._see_to_reads()
+        self.see_to_reads()
         self._is_scheduled = False
         due, self._due = self._due, []
         for protocol in due:
             protocol.flushing = False
             protocol.flush()
 
-    def _see_to_reads(self) -> None:
+    def see_to_reads(self) -> None:
+        """Now, all that were gathered."""
+        if not self._reads:
+            return
         reads, self._reads, self._gathered_bytes = self._reads, [], 0
         now = time.monotonic()
         for protocol, data in reads:
@@ -196,6 +198,8 @@ class ServerProtocol(asyncio.Protocol):
         return True
 
     def eof_received(self) -> bool:
+        self._crowd.see_to_reads()  # what came before the end
+        self.flush()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -103,6 +103,22 @@ def test_all_that_comes_at_once_is_read_before_any_of_it_is_seen_to(monkeypatch:
     run(work)
 
 
+def test_what_came_before_the_end_is_answered_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+
+    async def work() -> None:
+        one, other, _ = heard_by(Crowd(), [])
+        await asyncio.sleep(0)
+        other.say(calls([1]))
+        one.say(calls([1, 3]))
+        assert not one.protocol.eof_received(), "the transport is to be closed"
+        assert len(one.statuses()) == 2
+        await asyncio.sleep(0)
+        assert len(other.statuses()) == 1
+
+    run(work)
+
+
 def test_reads_that_wait_for_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
     monkeypatch.setattr(protocol, "GATHERED_BYTES", 300)
