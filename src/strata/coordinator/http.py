@@ -1,10 +1,9 @@
 """The HTTP server around the API: where it listens, whom it hears out, and how it goes."""
 
 import asyncio
-import socket
-import ssl
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -18,10 +17,13 @@ from strata.coordinator.views import Views
 from strata.errors import StrataError
 from strata.rpc import ServerTls
 from strata.rpc.addresses import join_address, split_address
+from strata.rpc.entrance import Entrance
+from strata.rpc.listening import tcp_sockets
 
 CONNECTIONS = 4096
 """Of which the longest waiting give way when more come."""
 IDLE_SECONDS = 15
+HANDSHAKE_SECONDS = 5
 STALLED_SECONDS = 20
 HEADER_BYTES = 32 << 10
 STOP_SECONDS = 2
@@ -94,13 +96,15 @@ class HttpServer:
         self._open = not tokens and not knows_clients
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._entrance: Entrance | None = None
 
     async def listen(self, address: str) -> str:
         host, port = split_address(address)
+        context = None if self._tls is None else self._tls.context("http/1.1")
         try:
-            listener = _listener(host, port)
-        except OSError as error:
-            raise StrataError(f"cannot listen on {address} for HTTP: {error.strerror or error}") from error
+            listeners = tcp_sockets(host, port)
+        except StrataError as error:
+            raise StrataError(f"HTTP: {error}") from error
         if self._open and is_loopback(address):
             # Without a token, a page in a browser on this machine must not reach this under a name of its own.
             names = ["localhost", "127.0.0.1", "[::1]", host]
@@ -117,40 +121,19 @@ class HttpServer:
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             h11_max_incomplete_event_size=HEADER_BYTES,
-            **_secured(self._tls),
         )
-        self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve([listener]))
+        server = self._server = _Server(config)
+        self._task = asyncio.create_task(server.serve(listeners if context is None else []))
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.005)
-        return join_address(host, listener.getsockname()[1])
+        if context is not None:
+            make = partial(_Impatient, config=config, server_state=server.server_state, app_state={})
+            self._entrance = Entrance(listeners, context, make, most=CONNECTIONS, patience_seconds=HANDSHAKE_SECONDS)
+        return join_address(host, listeners[0].getsockname()[1])
 
     async def stop(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, place = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(1024)
-    except BaseException:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-def _secured(tls: ServerTls | None) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    tls.context()  # says in words what is wrong with the files
-    secured: dict[str, Any] = {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
-    if tls.client_ca is not None:
-        secured |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return secured

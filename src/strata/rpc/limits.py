@@ -10,7 +10,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection may do; `connections` is how many of them a server takes.
+    """What one connection may do; `connections` is how many of them a server takes, and how many more may
+    be in their TLS handshake.
 
     streams: calls under way at once. More are refused, and may be tried again.
     stream_window, connection_window: bytes a peer may send on a stream before its handler takes them, and on all

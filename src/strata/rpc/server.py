@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import socket
 import ssl
-import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,13 +13,14 @@ from typing import Any
 
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
+from strata.rpc.entrance import Entrance
 from strata.rpc.limits import Limits, checked_limits
+from strata.rpc.listening import BACKLOG, tcp_sockets, unix_socket
 from strata.rpc.protocol import Crowd, ServerProtocol
 from strata.rpc.service import Admission, Interceptor, Method
 
 TICK_SECONDS = 1.0
 TICK_AT_ONCE = 512
-BACKLOG = 4096
 LAST_SECONDS = 1.0
 
 
@@ -33,10 +32,10 @@ class ServerTls:
     key: Path | str
     client_ca: Path | str | None = None
 
-    def context(self) -> ssl.SSLContext:
+    def context(self, speaks: str = "h2") -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([speaks])
         try:
             context.load_cert_chain(self.certificate, self.key)
             if self.client_ca is not None:
@@ -66,7 +65,7 @@ class Server:
         self.limits = checked_limits(limits, gzip_from_bytes)
         self._admission = Admission(services, interceptors)
         self._gzip_from_bytes = gzip_from_bytes
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.AbstractServer | Entrance] = []
         self._protocols: dict[ServerProtocol, None] = {}
         self._paths: list[str] = []
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -85,23 +84,23 @@ class Server:
         if self._draining:
             raise StrataError("this server was stopped: make another")
         loop = asyncio.get_running_loop()
-        secure: dict[str, Any] = {}
-        if tls is not None:
-            secure = {"ssl": tls.context(), "ssl_handshake_timeout": self.limits.preface_seconds}
+        context = None if tls is None else tls.context()
         if address.startswith("unix:"):
-            listener = await loop.create_unix_server(self._protocol, sock=_unix_socket(address[5:]), **secure)
-            found = address
+            sockets, found = [unix_socket(address[5:])], address
             self._paths.append(address[5:])
         else:
             host, port = split_address(address)
             if not host and not port:
                 raise InvalidInput("to listen on every interface say which port: several would be chosen otherwise")
-            try:
-                listener = await loop.create_server(self._protocol, host, port, backlog=BACKLOG, **secure)
-            except OSError as error:
-                raise StrataError(f"cannot listen on {address}: {error.strerror or error}") from error
-            found = join_address(host, listener.sockets[0].getsockname()[1])
-        self._listeners.append(listener)
+            sockets = tcp_sockets(host, port)
+            found = join_address(host, sockets[0].getsockname()[1])
+        if context is not None:
+            most, patience = self.limits.connections, self.limits.preface_seconds
+            entrance = Entrance(sockets, context, self._protocol, most=most, patience_seconds=patience)
+            self._listeners.append(entrance)
+        for listener in sockets if context is None else ():
+            make = loop.create_unix_server if address.startswith("unix:") else loop.create_server
+            self._listeners.append(await make(self._protocol, sock=listener, backlog=BACKLOG))
         if self._ticking is None:
             self._ticking = loop.call_later(TICK_SECONDS, self._tick)
         return found
@@ -181,34 +180,3 @@ class Server:
             protocol.tick(now)
         if rest := list(left):
             asyncio.get_running_loop().call_soon(self._tick_some, rest, now)
-
-
-def _unix_socket(path: str) -> socket.socket:
-    """For this user alone. One that nobody listens on any more is replaced."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        try:
-            made.bind(path)
-        except OSError:
-            if not _left_over(path):
-                raise
-            os.unlink(path)
-            made.bind(path)
-        os.chmod(path, 0o600)
-    except OSError as error:
-        made.close()
-        raise StrataError(f"cannot listen on unix:{path}: {error.strerror or error}") from error
-    return made
-
-
-def _left_over(path: str) -> bool:
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):  # a file of somebody's
-        return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False

@@ -165,14 +165,18 @@ def test_it_does_not_listen_beyond_this_machine_without_a_token(tmp_path: Path) 
     assert not (tmp_path / "state").exists()
 
 
+def _tls_flags(authority: trustme.CA, folder: Path) -> list[str]:
+    server = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server.private_key_pem.write_to_path(folder / "key.pem")
+    server.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    return ["--tls-certificate", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem")]
+
+
 def test_tls_and_client_certificates(tmp_path: Path) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
-    server, ours, theirs = authority.issue_cert("127.0.0.1"), authority.issue_cert("us"), stranger.issue_cert("them")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    server.private_key_pem.write_to_path(tmp_path / "key.pem")
-    server.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    flags = ["--tls-certificate", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
-    flags += ["--client-ca", str(tmp_path / "ca.pem")]
+    ours, theirs = authority.issue_cert("us"), stranger.issue_cert("them")
+    flags = [*_tls_flags(authority, tmp_path), "--client-ca", str(tmp_path / "ca.pem")]
 
     def register(client: Any) -> Any:
         credentials = grpc.ssl_channel_credentials(
@@ -189,6 +193,20 @@ def test_tls_and_client_certificates(tmp_path: Path) -> None:
             register(theirs)
         assert b"200 OK" in _healthz(process, tmp_path / "ca.pem", ours, tmp_path)
         assert _healthz(process, tmp_path / "ca.pem", None, tmp_path) == b""
+
+
+def test_thousands_who_never_shake_hands_cost_little(tmp_path: Path) -> None:
+    """Not even where no more files can be opened."""
+    count, (_, hard) = 1000, resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with coordinator(tmp_path, *_tls_flags(trustme.CA(), tmp_path)) as process, ExitStack() as stack:
+        for room in (hard, 300):
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (room, hard))
+            before = _memory(process.pid)
+            for where in (process.address, process.http) * count:
+                stack.enter_context(socket.create_connection(endpoint(where), timeout=10))
+            assert b"200 OK" in _healthz(process, tmp_path / "ca.pem", None, tmp_path)
+            assert _memory(process.pid) - before < count * 2 * 5_000
 
 
 def _healthz(process: CoordinatorProcess, ca: Path, client: Any, folder: Path) -> bytes:
