@@ -38,6 +38,7 @@ APPLICATION = 0x53545241
 SNAPSHOTS_KEPT = 2
 LOG_FRAMES = 1000
 """SQLite's log begins anew when it has so many."""
+FLUSH_FAILED = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 LOG_BYTES = 32 + LOG_FRAMES * (24 + 4096)
 """The log's head, and frames of one page each with a head of their own."""
 HISTORY_RECORDS = 20_000
@@ -253,6 +254,7 @@ def _opened(file: Path) -> sqlite3.Connection:
             if mode != "wal":
                 raise JournalError(f"{file.parent} is on a filesystem that SQLite cannot keep a journal on ({mode})")
             database.execute("PRAGMA synchronous=FULL")
+            database.execute(f"PRAGMA wal_autocheckpoint={LOG_FRAMES}")
             if not database.execute("PRAGMA user_version").fetchone()[0]:
                 if (file.parent / BEGUN).exists():
                     raise JournalError(
@@ -282,16 +284,29 @@ def _make_room(database: sqlite3.Connection, log: Path) -> None:
         return
     # NORMAL flushes whatever moves from the log into the file, but not each frame: these hold what is there already.
     database.execute("PRAGMA synchronous=NORMAL")
+    (patience,) = database.execute("PRAGMA busy_timeout").fetchone()
+    database.execute("PRAGMA busy_timeout=0")  # whoever reads meanwhile is not waited for
     try:
-        with suppress(sqlite3.Error):  # a kindness: whatever is wrong is told by the first record
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            for _ in range(LOG_FRAMES):
-                if log.stat().st_size >= LOG_BYTES:
-                    break
-                database.execute(f"PRAGMA user_version={version}")
-            database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        for _ in range(LOG_FRAMES):
+            if log.stat().st_size >= LOG_BYTES or not _tried(database, "PRAGMA user_version={}"):
+                break
+        _tried(database, "PRAGMA wal_checkpoint(RESTART)")  # or the log would go on behind them
     finally:
+        database.execute(f"PRAGMA busy_timeout={patience}")
         database.execute("PRAGMA synchronous=FULL")
+
+
+def _tried(database: sqlite3.Connection, statement: str) -> bool:
+    """A kindness: what else is wrong is told by the first record. But after a flush that failed nobody knows what is on
+    the disk."""
+    try:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        database.execute(statement.format(version)).fetchall()
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode in FLUSH_FAILED:
+            raise
+        return False
+    return True
 
 
 def create_private(file: Path) -> None:

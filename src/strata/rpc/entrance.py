@@ -108,7 +108,10 @@ class Entrance:
             if until > now:
                 self._looking = self._loop.call_at(until, self._look)
                 return
-            self._send_away(connection)
+            if _has_spoken(connection):  # while this process was stopped, say
+                self._knocked(connection)
+            else:
+                self._send_away(connection)
         self._looking = None
 
     def _send_away(self, connection: socket.socket) -> None:
@@ -129,3 +132,10 @@ class Entrance:
             await self._loop.connect_accepted_socket(self._make, connection, **waits)
         except OSError as error:  # what TLS finds wrong is one, too
             logger.debug("a TLS handshake failed: %s", error)
+
+
+def _has_spoken(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False

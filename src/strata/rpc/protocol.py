@@ -1,10 +1,9 @@
 """The asyncio side of a connection: reads go in, answers to all of a read go out in one write.
 
-What many connections bring at the same time is read first, seen to next and answered last, each for all of them.
+What many connections bring at the same time is seen to together (`crowd.py`).
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -13,6 +12,7 @@ from strata.rpc.addresses import join_address
 from strata.rpc.answers import http_block, trailers_block
 from strata.rpc.calls import WireCall
 from strata.rpc.connection import Connection
+from strata.rpc.crowd import Crowd
 from strata.rpc.frames import FRAME_BYTES
 from strata.rpc.head import HttpRefusal
 from strata.rpc.limits import Limits, Rate
@@ -21,81 +21,9 @@ from strata.rpc.service import Admission, tell_all
 from strata.rpc.status import RpcError, Status
 from strata.rpc.stream import Called, Cancelled, Event, Readable, Stream
 
-logger = logging.getLogger("strata.rpc")
-
 LINGER_SECONDS = 1.0
 INFLATED_AT_ONCE = 4 << 20
 """Bytes decompressed before others have their turn."""
-ALONE_SECONDS = 1e-4
-"""Of silence on all connections: what comes then is answered in the same turn of the loop."""
-GATHERED_BYTES = 1 << 20
-"""Of reads that wait to be seen to together."""
-
-
-class Crowd:
-    """What many connections do in one turn of the loop, each step for all of them before the next.
-
-    Between two system calls Python takes 1.4 times as long for a read as when it sees to one after the other. And the
-    first answer wakes the clients' side, which is then awake for the rest: half the cost of a small answer is the
-    waking.
-    """
-
-    __slots__ = ("_due", "_gathered_bytes", "_is_scheduled", "_loop", "_reads", "read_at")
-
-    def __init__(self) -> None:
-        self._reads: list[tuple[ServerProtocol, bytes]] = []
-        self._gathered_bytes = 0
-        self._due: list[ServerProtocol] = []
-        self._is_scheduled = False
-        self._loop = asyncio.get_running_loop()
-        self.read_at = 0.0
-        """When anything was last read, on any connection."""
-
-    def is_away(self, now: float) -> bool:
-        """Whether nobody else was heard of for a while."""
-        return not self._reads and now - self.read_at > ALONE_SECONDS
-
-    def hear(self, protocol: "ServerProtocol", data: bytes, now: float) -> None:
-        """See to it once all that came in was read."""
-        self._reads.append((protocol, data))
-        self.read_at = now
-        self._soon()
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes > GATHERED_BYTES:
-            self.see_to_reads()
-
-    def answer(self, protocol: "ServerProtocol") -> None:
-        """Flush it once everything else was seen to."""
-        self._due.append(protocol)
-        self._soon()
-
-    def _soon(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self.see_to_reads()
-        self._is_scheduled = False
-        due, self._due = self._due, []
-        for protocol in due:
-            protocol.flushing = False
-            protocol.flush()
-
-    def see_to_reads(self) -> None:
-        """Now, all that were gathered."""
-        if not self._reads:
-            return
-        reads, self._reads, self._gathered_bytes = self._reads, [], 0
-        now = time.monotonic()
-        for protocol, data in reads:
-            try:
-                if protocol.see_to(data, now):
-                    protocol.flush_soon()
-            except Exception:
-                logger.exception("a connection failed, and is cut off")  # the others have done nothing
-                protocol.abort()
-        self.read_at = time.monotonic()  # what came meanwhile does not come alone
 
 
 class ServerProtocol(asyncio.Protocol):
@@ -159,12 +87,12 @@ class ServerProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         crowd, now = self._crowd, time.monotonic()
-        if not crowd.is_away(now):
-            crowd.hear(self, data, now)
+        if not crowd.is_quiet(now):
+            crowd.gather(self, data)
             return
         if self.see_to(data, now) and not self.flushing:
             self.flush()
-        crowd.read_at = time.monotonic()
+        crowd.was_busy()
 
     def see_to(self, data: bytes, now: float) -> bool:
         """A read; whether it is to be flushed because of it."""
@@ -320,7 +248,7 @@ class ServerProtocol(asyncio.Protocol):
     def flush_soon(self) -> None:
         if not self.flushing:
             self.flushing = True
-            self._crowd.answer(self)
+            self._crowd.flush_later(self)
 
     def flush(self) -> None:
         """Everything that can go. Chunks that went may let handlers go on."""

@@ -13,10 +13,11 @@ from typing import Any
 
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
+from strata.rpc.crowd import Crowd
 from strata.rpc.entrance import Entrance
 from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.listening import BACKLOG, tcp_sockets, unix_socket
-from strata.rpc.protocol import Crowd, ServerProtocol
+from strata.rpc.protocol import ServerProtocol
 from strata.rpc.service import Admission, Interceptor, Method
 
 TICK_SECONDS = 1.0
@@ -73,6 +74,8 @@ class Server:
         self._all_left = asyncio.Event()
         self._all_left.set()
         self._ticking: asyncio.TimerHandle | None = None
+        self._tick_due = 0.0
+        self._was_late = False
         self._draining = False
 
     @property
@@ -102,7 +105,7 @@ class Server:
             make = loop.create_unix_server if address.startswith("unix:") else loop.create_server
             self._listeners.append(await make(self._protocol, sock=listener, backlog=BACKLOG))
         if self._ticking is None:
-            self._ticking = loop.call_later(TICK_SECONDS, self._tick)
+            self._tick_later()
         return found
 
     def forget_callers(self) -> None:
@@ -169,12 +172,22 @@ class Server:
         if not self._protocols:
             self._all_left.set()
 
+    def _tick_later(self) -> None:
+        self._tick_due = time.monotonic() + TICK_SECONDS
+        self._ticking = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
     def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._ticking = loop.call_later(TICK_SECONDS, self._tick)
-        self._tick_some(list(self._protocols), time.monotonic())
+        """Unless it comes late: then this process was stopped, and what its peers said meanwhile is still to be read.
+        Once at most, so that a server with too much to do looks at its connections too."""
+        now = time.monotonic()
+        self._was_late = now - self._tick_due > TICK_SECONDS and not self._was_late
+        self._tick_later()
+        if not self._was_late:
+            self._tick_some(list(self._protocols), now)
 
     def _tick_some(self, protocols: list[ServerProtocol], now: float) -> None:
+        if self._crowd is not None:
+            self._crowd.see_to_reads()
         left = iter(protocols)
         for protocol in islice(left, TICK_AT_ONCE):
             protocol.tick(now)

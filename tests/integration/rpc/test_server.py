@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 import trustme
 
 from strata.errors import InvalidInput, StrataError
-from strata.rpc import Call, Kind, Limits, Method, Server, ServerTls
+from strata.rpc import Call, Kind, Limits, Method, Server, ServerTls, frames
 from strata.rpc.addresses import join_address, split_address
+from strata.rpc.connection import ALIVE_PING
 from strata.rpc.grpcio_server import GrpcioServer
 from tests.servers.grpc_process import Running, interop_server
 from tests.servers.interop import SERVICE
@@ -288,6 +290,37 @@ def test_a_handshake_that_never_ends_is_given_up(pki: Pki) -> None:
         await server.stop()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("waits_for", ["an answer to a ping", "the first words"])
+def test_a_server_that_was_stopped_itself_cuts_nobody_off(waits_for: str) -> None:
+    """What its peers said meanwhile is still to be read when it goes on."""
+    limits = json.dumps({"keepalive_seconds": 0.5, "keepalive_timeout_seconds": 1, "preface_seconds": 1.5})
+    with interop_server("strata", "--limits", limits) as running, ExitStack() as stack:
+        where = split_address(running.address)
+        peers = [stack.enter_context(socket.create_connection(where, timeout=10)) for _ in range(5)]
+        said = HELLO + frames.settings_ack()
+        if waits_for == "an answer to a ping":
+            for peer in peers:
+                peer.sendall(said)
+            for peer in peers:
+                _read_until(peer, ALIVE_PING)
+            said = frames.ping(ALIVE_PING, ack=True)
+        os.kill(running.pid, signal.SIGSTOP)
+        for peer in peers:
+            peer.sendall(said)
+        time.sleep(3)
+        os.kill(running.pid, signal.SIGCONT)
+        for peer in peers:
+            _read_until(peer, ALIVE_PING)
+
+
+def _read_until(peer: socket.socket, word: bytes) -> None:
+    told = b""
+    while word not in told:
+        more = peer.recv(1000)
+        assert more, "cut off"
+        told += more
 
 
 def test_connections_beyond_the_limit_are_closed() -> None:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -78,6 +79,64 @@ def test_a_log_that_gets_its_size_keeps_what_a_kill_left_in_it(tmp_path: Path, m
         shutil.copytree(live, left)
         opened.close()
     assert read(left).digest() == cluster.machine.digest()
+
+
+def test_whoever_reads_is_not_waited_for_while_the_log_gets_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, story().records)
+    patience, tried = [], journal._tried
+
+    def noted(database: sqlite3.Connection, statement: str) -> bool:
+        patience.append(database.execute("PRAGMA busy_timeout").fetchone()[0])
+        return tried(database, statement)
+
+    monkeypatch.setattr(journal, "_tried", noted)
+    with closing(journal.opened_for_reading(tmp_path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM batches").fetchone()
+        opened = Journal(tmp_path)
+        assert set(patience) == {0}
+        assert opened._database.execute("PRAGMA busy_timeout").fetchone()[0] > 0
+        opened.append(len(story().records), 1, [TermStarted(2)])
+        opened.close()
+    assert read(tmp_path).index == len(story().records) + 1
+
+
+APPEND = """
+import resource, signal, sys
+from pathlib import Path
+from strata.coordinator.journal import Journal, JournalError
+from strata.core.records import TermStarted
+if sys.argv[3:]:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
+try:
+    journal = Journal(Path(sys.argv[1]))
+except JournalError as error:
+    sys.exit(f"not opened: {error}")
+journal.append(int(sys.argv[2]), 1, [TermStarted(1)])
+print("appended")
+"""
+
+
+def test_no_room_for_the_whole_log_is_room_for_a_record(tmp_path: Path) -> None:
+    for index in range(2):
+        command = [sys.executable, "-c", APPEND, str(tmp_path), str(index), str(2 << 20)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert told.stdout == "appended\n", told.stderr
+
+
+def test_a_flush_that_fails_while_the_log_gets_its_size_is_told(tmp_path: Path) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("missing component: strace")
+    Journal(tmp_path).close()
+    tracer = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", "trace=fsync,fdatasync"]
+    tracer += ["-e", "inject=fsync,fdatasync:error=EIO"]
+    command = [*tracer, sys.executable, "-c", APPEND, str(tmp_path), "0"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.stderr.startswith("not opened: the journal in")
+    assert "cannot be written" in told.stderr
 
 
 def test_a_snapshot_stands_for_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from strata.rpc import Call, Interceptor, Limits, Method, frames
+from strata.rpc.crowd import Crowd
 from strata.rpc.frames import HEADERS
-from strata.rpc.protocol import Crowd, ServerProtocol
+from strata.rpc.protocol import ServerProtocol
 from strata.rpc.service import Admission
 from tests.unit.rpc.peer import FIELDS, HELLO, Frame, data, headers, message
 
@@ -62,16 +63,29 @@ class Network(asyncio.Transport):
 class AtOnce(Crowd):
     """Nothing to wait for: there is one connection."""
 
-    def is_away(self, now: float) -> bool:
+    def is_quiet(self, now: float) -> bool:
         return True
 
-    def answer(self, protocol: ServerProtocol) -> None:
+    def flush_later(self, protocol: ServerProtocol) -> None:
         protocol.flushing = False
         protocol.flush()
 
 
+class Together(Crowd):
+    """As if others always came with it; but their turn is over at once."""
+
+    def is_quiet(self, now: float) -> bool:
+        return False
+
+    def _soon(self) -> None:
+        if self._reads or self._due:
+            self._turn()
+
+
 class Served:
     """A protocol that has been greeted."""
+
+    crowd: type[Crowd] = AtOnce
 
     def __init__(
         self,
@@ -88,7 +102,7 @@ class Served:
             limits or Limits(),
             gzip_from_bytes=gzip,
             tasks=set(),
-            crowd=crowd or AtOnce(),
+            crowd=crowd or self.crowd(),
             joined=lambda _: True,
             left=lambda _: setattr(self, "left", True),
         )

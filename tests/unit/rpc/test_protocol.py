@@ -13,14 +13,20 @@ from typing import Any
 import pytest
 
 from strata.errors import InvalidInput
-from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames, protocol
+from strata.rpc import Call, Interceptor, Kind, Later, Limits, Method, RpcError, Status, frames
 from strata.rpc.connection import Connection
+from strata.rpc.crowd import Crowd
 from strata.rpc.frames import ErrorCode
 from strata.rpc.head import Head
-from strata.rpc.protocol import Crowd
 from strata.rpc.stream import Stream
 from tests.unit.rpc.peer import data, headers, message
-from tests.unit.rpc.served import ECHO, PATH, Served, calls, echo, named, run
+from tests.unit.rpc.served import ECHO, PATH, AtOnce, Served, Together, calls, echo, named, run
+
+
+@pytest.fixture(autouse=True, params=[AtOnce, Together])
+def _crowd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever holds, holds for a read that comes alone and for one that came with others."""
+    monkeypatch.setattr(Served, "crowd", request.param)
 
 
 def test_a_read_is_answered_in_one_write() -> None:
@@ -35,7 +41,7 @@ def test_a_read_is_answered_in_one_write() -> None:
 
 
 def test_answers_of_many_connections_go_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
 
     async def work() -> None:
         crowd = Crowd()
@@ -56,13 +62,13 @@ def test_answers_of_many_connections_go_out_together(monkeypatch: pytest.MonkeyP
 
 
 def test_what_comes_after_a_silence_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
 
     async def work() -> None:
         crowd = Crowd()
         one, other = Served(ECHO, crowd=crowd), Served(ECHO, crowd=crowd)
         await asyncio.sleep(0)
-        crowd.read_at = -2e9
+        crowd._read_at = -2e9
         one.say(calls([1]))
         assert len(one.statuses()) == 1
         other.say(calls([1]))
@@ -84,7 +90,7 @@ def heard_by(crowd: Crowd, heard: list[bytes]) -> list[Served]:
 
 
 def test_all_that_comes_at_once_is_read_before_any_of_it_is_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
 
     async def work() -> None:
         heard: list[bytes] = []
@@ -104,7 +110,7 @@ def test_all_that_comes_at_once_is_read_before_any_of_it_is_seen_to(monkeypatch:
 
 
 def test_what_came_before_the_end_is_answered_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
 
     async def work() -> None:
         one, other, _ = heard_by(Crowd(), [])
@@ -120,8 +126,8 @@ def test_what_came_before_the_end_is_answered_before_it(monkeypatch: pytest.Monk
 
 
 def test_reads_that_wait_for_others_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
-    monkeypatch.setattr(protocol, "GATHERED_BYTES", 300)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.GATHERED_BYTES", 300)
 
     async def work() -> None:
         heard: list[bytes] = []
@@ -143,26 +149,49 @@ def test_reads_that_wait_for_others_are_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_a_connection_that_fails_is_cut_off_and_costs_others_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(protocol, "ALONE_SECONDS", 1e9)
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
 
     receive = Connection.receive
 
     async def work() -> None:
-        one, other, third = heard_by(Crowd(), [])
+        heard: list[bytes] = []
+        one, other, third = heard_by(Crowd(), heard)
         await asyncio.sleep(0)
 
         def broken(own: Connection, data: bytes, now: float) -> Stream | None:
-            if own is other.protocol.connection:
+            if own is other.protocol.connection and not own.closing:
                 raise ZeroDivisionError("a defect")
             return receive(own, data, now)
 
         monkeypatch.setattr(Connection, "receive", broken)
         for each in (one, other, third):
             each.say(calls([1]))
+        other.say(calls([3]))
         await asyncio.sleep(0)
         assert [len(each.statuses()) for each in (one, other, third)] == [1, 0, 1]
+        assert heard == [b"hello"] * 2, "nothing more is heard of what has failed once"
         assert [each.network.gone for each in (one, other, third)] == [False, True, False]
         assert "a defect" in caplog.text
+
+    run(work)
+
+
+def test_an_answer_that_cannot_be_written_costs_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("strata.rpc.crowd.ALONE_SECONDS", 1e9)
+
+    async def work() -> None:
+        one, other, third = heard_by(Crowd(), [])
+        await asyncio.sleep(0)
+        one.network.write_eof()
+        for number in (1, 3):
+            for each in (one, other, third):
+                each.say(calls([number]))
+            await asyncio.sleep(0)
+        assert [len(each.statuses()) for each in (one, other, third)] == [0, 2, 2]
+        assert one.network.gone
+        assert "write_eof" in caplog.text
 
     run(work)
 
