@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_again_and_again_ends_where_one_that_was_not_does(t
     for _ in range(60):
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=_environment()) as process:
             assert process.stdout is not None
-            process.stdout.readline()
+            began_at = int(process.stdout.readline().split()[1])
             if kills < 4:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(drawn.random() * 0.4)
@@ -124,7 +124,10 @@ def test_a_run_that_is_killed_again_and_again_ends_where_one_that_was_not_does(t
             if code == 0:
                 break
     with CheckpointReader(tmp_path) as reader:
-        assert reader.list_checkpoints() == [steps - 2, steps - 1, steps]
+        left = reader.list_checkpoints()
+    # Who is killed behind the commit of the very last step, before it deletes, leaves one more: no save tidies up.
+    most = 4 if began_at == steps else 3
+    assert left in [list(range(steps - count + 1, steps + 1)) for count in range(3, most + 1)]
 
 
 def _deep_copied(state: dict[str, Any]) -> dict[str, Any]:
