@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from strata.core import paths
 from strata.core.ids import check_int
 from strata.errors import InvalidInput
 
@@ -28,6 +29,12 @@ def _flag(said: str) -> bool:
     if said.lower() in ("0", "false", "no", "off", ""):
         return False
     raise ValueError("say true or false")
+
+
+def _port(said: str) -> int:
+    if not said.isascii() or not said.isdecimal() or int(said) > 65535:
+        raise ValueError("a port is a number from 0 to 65535")
+    return int(said)
 
 
 def _choice(*choices: str) -> Callable[[str], str]:
@@ -64,7 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
         "where the coordinator is: host:port, http(s)://host:port, or several with commas between",
         ("COORDINATOR_URL",),
     ),
-    Setting("http_port", 8080, "the coordinator's port for HTTP", (), int),
+    Setting("http_port", 8080, "the coordinator's port for HTTP", (), _port),
     Setting("job_id", "default", "the job, the same over restarts"),
     Setting("token", "", "the bearer token that the coordinator wants", secret=True),
     Setting("token_file", "", "a file with that token; a coordinator takes any of those in it"),
@@ -131,10 +138,10 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """For people: secrets are masked."""
+        """For people: secrets are masked, and what an address holds of them."""
         if self.value in (None, ""):
             return ""
-        return MASK if self.setting.secret else str(self.value)
+        return MASK if self.setting.secret else paths.shown(str(self.value))
 
 
 class Config:
@@ -209,8 +216,8 @@ def _read(file: Path) -> dict[str, Any]:
     for name in said:
         if name not in _BY_NAME:
             near = difflib.get_close_matches(name, _BY_NAME, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidInput(f"{file} sets {name!r}, which is no setting{hint}. `strata config` lists them")
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidInput(f"{file} sets {name!r}, which is no setting.{hint} `strata config` lists them")
     return said
 
 

@@ -45,7 +45,7 @@ def strata(process: CoordinatorProcess | None, *words: str, **environment: str) 
 
 def test_the_banner_says_where_it_is_and_what_it_found(tmp_path: Path) -> None:
     command = [STRATA, "coordinator", "127.0.0.1:0", "--http-port", "0", "--state-dir", str(tmp_path / "state")]
-    for found in ("nothing yet: a fresh start", "1 jobs, 1 workers"):
+    for found, ending in (("nothing yet: a fresh start", signal.SIGTERM), ("1 jobs, 1 workers", signal.SIGHUP)):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
         lines: list[str] = []
@@ -58,7 +58,7 @@ def test_the_banner_says_where_it_is_and_what_it_found(tmp_path: Path) -> None:
         address = next(line.split()[1] for line in lines if line.strip().startswith("gRPC"))
         with Client(address) as client:
             client.register("w0")
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(ending)
         _, told = process.communicate(timeout=20)
         assert process.returncode == 0
         assert "everything acknowledged is in the journal" in told

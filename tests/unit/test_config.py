@@ -54,9 +54,11 @@ def test_launchers_names_are_known(environment: dict[str, str], rank: int | None
 
 def test_secrets_are_never_shown() -> None:
     secrets = {"STRATA_TOKEN": "do-not-show-this", "AWS_SECRET_ACCESS_KEY": "nor-this", "AWS_ACCESS_KEY_ID": "nor-that"}
-    config = Config({}, secrets)
+    addresses = {"AWS_ENDPOINT_URL": "http://me:not-this@host:1", "COORDINATOR_URL": "http://me:not-this@host:1"}
+    config = Config({}, secrets | addresses)
     shown = " ".join(value.shown for value in config.values())
-    assert not any(secret in shown for secret in secrets.values())
+    assert not any(secret in shown for secret in [*secrets.values(), "not-this"])
+    assert shown.count("http://***@host:1") == 2
     assert shown.count(MASK) == 3
     assert config["token"] == "do-not-show-this"
 
@@ -68,10 +70,10 @@ def test_an_empty_variable_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('jobid = "x"', "'jobid', which is no setting; did you mean 'job_id'"),
+        ('jobid = "x"', "'jobid', which is no setting. Did you mean 'job_id'"),
         ("[coordinator]\nlease = 3", "'coordinator.lease'"),
         ("http_port = true\n= 3", "cannot read"),
-        ('http_port = "many"', "http_port cannot be 'many'.*a number is wanted"),
+        ('http_port = "many"', "http_port cannot be 'many'.*a port is a number from 0 to 65535"),
         ('[coordinator]\nrpc = "http"', "say one of strata, grpcio"),
     ],
 )

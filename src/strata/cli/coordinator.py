@@ -26,10 +26,11 @@ def coordinator(
     ] = None,
     no_http: Annotated[bool, typer.Option("--no-http", help="Serve gRPC alone.")] = False,
     state_dir: Annotated[
-        Path | None, typer.Option(help="The folder of the journal, on a local disk. [strata-state]")
+        str | None, typer.Option(help="The folder of the journal, on a local disk. [strata-state]")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file of tokens, one on each line; any of them is taken. [STRATA_TOKEN]")
+        Path | None,
+        typer.Option(help="A file of tokens, one on each line; any is taken. [what STRATA_TOKEN says]"),
     ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
@@ -102,6 +103,10 @@ def _with_port(address: str) -> str:
     """`host` alone has the usual port."""
     if "://" in address:
         raise InvalidInput(f"give host:port to listen on, not {address!r}")
+    if address.isdecimal():
+        raise InvalidInput(
+            f"{address} is a port and no host: say 127.0.0.1:{address}, or :{address} for every interface"
+        )
     plain = not address.startswith("unix:") and address and (":" not in address or address.endswith("]"))
     return f"{address}:50051" if plain else address
 

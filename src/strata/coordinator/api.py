@@ -183,6 +183,8 @@ def _guard(app: FastAPI, tokens: Tokens, *, knows_clients: bool) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
+        if error.body is not None and "json" not in request.headers.get("content-type", ""):
+            told = f"a body must come with the header content-type: application/json ({told})"
         return _problem(422, "invalid_input", told)
 
     @app.exception_handler(HTTPException)

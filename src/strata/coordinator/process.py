@@ -158,9 +158,9 @@ class Coordinator:
         return address, await self._http.listen(config.http)
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT, and then in good order; JournalError if the journal cannot be written."""
+        """Until it is told to end, and then in good order; JournalError if the journal cannot be written."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _endings():
             with contextlib.suppress(NotImplementedError):
                 loop.add_signal_handler(number, self.stopping.set)
         watching = loop.create_task(self._watch_tokens())
@@ -234,6 +234,14 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
         asyncio.run(main())
     else:
         uvloop.run(main())
+
+
+def _endings() -> list[signal.Signals]:
+    """The signals that tell it to end. The end of its terminal does, unless it was started by `nohup`."""
+    endings = [signal.SIGTERM, signal.SIGINT]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not there on Windows
+        endings.append(signal.SIGHUP)
+    return endings
 
 
 def _allow_connections() -> None:

@@ -53,6 +53,8 @@ def on_requested(turn: Turn, event: SaveRequested) -> None:
     _check_hurry(event.within)
     if not job.world.by_rank:
         raise Refused(f"job {event.job!r} has no workers, so there is nothing to save")
+    if job.stopping and job.appointment is None:
+        raise Refused(f"job {event.job!r} is stopping ({job.stopping}) and saves no more: its workers are told to end")
     _want(turn, job, event.reason or "an operator asked", event.within)
     wanted = job.appointment
     assert wanted is not None

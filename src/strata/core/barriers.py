@@ -279,7 +279,10 @@ def missing_from(job: Job, waiting: OpenRound) -> list[str]:
         return [_who(job, rank) for rank in sorted(waiting.ranks - came)]
     absent = [_who(job, rank) for rank in _awaited(job) if rank not in came]
     lacking = waiting.expected - len(waiting.arrivals)
-    return absent if len(absent) == lacking else [f"{lacking} of: {_names(absent) or 'workers not yet registered'}"]
+    if lacking < len(absent):
+        return [f"{lacking} of: {_names(absent)}"]
+    unknown = lacking - len(absent)
+    return [*absent, f"{unknown} not registered yet"] if unknown else absent
 
 
 def _awaited(job: Job) -> list[int]:

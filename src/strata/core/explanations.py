@@ -20,8 +20,12 @@ from strata.core.turn import Rules, Turn
 from strata.core.volatile import JobVolatile
 
 NAMES_SHOWN = 3
+SILENT_HEARTBEATS = 2
+"""So many intervals without a heartbeat are worth a word."""
 
-_state, _step, _step_since, _epoch = (attrgetter(name) for name in ("state", "step", "step_since", "epoch"))
+_state, _step, _step_since, _epoch, _heard = (
+    attrgetter(name) for name in ("state", "step", "step_since", "epoch", "heard")
+)
 """Of the vitals of thousands, at each sweep."""
 
 rules = Rules()
@@ -38,12 +42,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation:
     """What matters most about the job at this instant."""
-    looks = (_nobody, _incomplete, _rolled_back, _barrier, _stalled, _manifest, _saving, _stopping, _appointed)
-    for look in looks:
-        found = look(job, volatile, policy, now)
-        if found is not None:
-            return found
-    return _at_work(job, volatile)
+    looks = (_nobody, _incomplete, _rolled_back, _barrier, _stalled, _manifest, _saving, _appointed)
+    found = next(filter(None, (look(job, volatile, policy, now) for look in looks)), None)
+    if job.stopping and job.world.by_rank:
+        return _stopping(job, found)
+    return found or _at_work(job, volatile, policy, now)
 
 
 def _nobody(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
@@ -51,18 +54,20 @@ def _nobody(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Expl
         return None
     if not job.world.members:
         return Explanation("empty", "waits for its first worker")
-    last = max(job.world.members.values(), key=lambda member: member.incarnation)
+    last = max(job.world.members.values(), key=lambda member: member.gone_in)
     reason = f"the last one, {last.worker}, is out: {last.reason}"
     if last.status == "left":
         return Explanation("over", f"has no workers any more; {reason}")
     return Explanation("lost", f"has lost all its workers; {reason}", True, (last.worker,))
 
 
-def _stopping(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
-    if not job.stopping:
-        return None
+def _stopping(job: Job, otherwise: Explanation | None) -> Explanation:
+    """What holds back the last checkpoint holds back the stop; without one nothing does."""
     there = _named(job.world.by_rank.values())
     first = "" if job.appointment is None else "; it saves a last checkpoint first"
+    if first and otherwise is not None and otherwise.held_back:
+        but = f"is to stop ({job.stopping}) after a last checkpoint, but {otherwise.sentence}"
+        return msgspec.structs.replace(otherwise, sentence=but)
     return Explanation(
         "stopping", f"is stopping ({job.stopping}): {len(job.world.by_rank)} still there ({there}){first}"
     )
@@ -113,19 +118,31 @@ def _barrier(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Exp
     missing = missing_from(job, longest)
     sentence = (
         f"waits at barrier {longest.barrier!r} for {_named(missing)}: {len(longest.arrivals)} of {longest.expected} "
-        f"have been waiting for up to {now - longest.began:.0f} s{_last_seen(job, volatile, missing, now)}"
+        f"have been waiting for up to {now - longest.began:.0f} s{_last_seen(volatile, missing, policy, now)}"
     )
     return Explanation("at_barrier", sentence, True, tuple(missing[:NAMES_SHOWN]))
 
 
-def _last_seen(job: Job, volatile: JobVolatile, names: Sequence[str], now: float) -> str:
+def _last_seen(volatile: JobVolatile, names: Sequence[str], policy: Policy, now: float) -> str:
     """What the first of those who are missing last said of itself."""
     vitals = volatile.vitals.get(names[0]) if names else None
     if vitals is None:
         return ""
+    if vitals.heard < _silent_before(policy, now):
+        return f"; {_silence(volatile, names[0], now)}"
     doing = f"{vitals.state} " if vitals.state else ""
     at = f"at step {vitals.step} for {now - vitals.step_since:.0f} s" if vitals.step >= 0 else "before its first step"
     return f"; {names[0]} is alive (heard {now - vitals.heard:.0f} s ago), {doing}{at}"
+
+
+def _silent_before(policy: Policy, now: float) -> float:
+    return now - SILENT_HEARTBEATS * policy.heartbeat_seconds
+
+
+def _silence(volatile: JobVolatile, worker: str, now: float) -> str:
+    """Of one that is there, also since this coordinator started."""
+    silent, left = now - volatile.vitals[worker].heard, volatile.leases.get(worker, now) - now
+    return f"{worker} has been silent for {silent:.0f} s, and is given up in {max(0.0, left):.0f} s"
 
 
 def _saving(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation | None:
@@ -193,8 +210,8 @@ def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Exp
         return None
     step, since, worker = min(stuck)
     ahead = sum(1 for other, _, _ in stuck if other > step)
-    others = f"; {ahead} others wait at a later step" if ahead else ""
-    moving = len(volatile.vitals) - len(stuck)
+    others = f"; {ahead} {'other waits' if ahead == 1 else 'others wait'} at a later step" if ahead else ""
+    moving = sum(vitals.step_since > before for vitals in volatile.vitals.values())
     going = f"; {moving} of {len(volatile.vitals)} still make progress" if moving else ""
     sentence = (
         f"makes no progress: {worker} is alive, but at step {step} for {now - since:.0f} s"
@@ -203,21 +220,38 @@ def _stalled(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Exp
     return Explanation("stalled", sentence, True, (worker,))
 
 
-def _at_work(job: Job, volatile: JobVolatile) -> Explanation:
+def _at_work(job: Job, volatile: JobVolatile, policy: Policy, now: float) -> Explanation:
     everybody, count = volatile.vitals.values(), len(job.world.by_rank)
+    besides = _draining(job) + _silent(volatile, policy, now)
     states = Counter(map(_state, everybody))
-    states["initializing"] += states.pop("", 0)
+    unsaid = states.pop("", 0)
     if not everybody:
-        return Explanation("initializing", f"has {count} workers, which have not said yet what they do")
+        return Explanation("initializing", f"has {count} workers, which have not said yet what they do{besides}")
+    if not states:
+        return Explanation("initializing", f"is initializing: {unsaid} of {count} workers{besides}")
     most = max(sorted(states), key=lambda state: states[state])
-    slowest, fastest = min(map(_step, everybody)), max(map(_step, everybody))
-    at = ""
+    fastest, at = max(map(_step, everybody)), ""
     if fastest >= 0:
+        slowest = min(step for step in map(_step, everybody) if step >= 0)
         spread = f" (the slowest at {slowest})" if slowest < fastest - 1 else ""
         at = f", step {fastest}{spread}"
     epochs = max(map(_epoch, everybody))
     during = f", epoch {epochs}" if epochs >= 0 else ""
-    return Explanation(most, f"is {most}: {states[most]} of {count} workers{at}{during}")
+    return Explanation(most, f"is {most}: {states[most]} of {count} workers{at}{during}{besides}")
+
+
+def _draining(job: Job) -> str:
+    leaving = [worker for rank in job.world.draining if (worker := job.world.by_rank.get(rank)) is not None]
+    return f"; {_named(leaving)} {'is' if len(leaving) == 1 else 'are'} draining" if leaving else ""
+
+
+def _silent(volatile: JobVolatile, policy: Policy, now: float) -> str:
+    before = _silent_before(policy, now)
+    if min(map(_heard, volatile.vitals.values()), default=now) >= before:
+        return ""
+    silent = sorted((vitals.heard, worker) for worker, vitals in volatile.vitals.items() if vitals.heard < before)
+    more = f"; {len(silent) - 1} more {'is' if len(silent) == 2 else 'are'} silent" if len(silent) > 1 else ""
+    return f"; {_silence(volatile, silent[0][1], now)}{more}"
 
 
 def _named(names: Iterable[str]) -> str:

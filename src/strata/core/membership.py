@@ -466,7 +466,7 @@ def apply_lost(state: State, record: WorkerLost) -> None:
     assert record.cause in GONE, record.cause
     job = state.jobs[record.job]
     member = job.world.members[record.worker]
-    member.status, member.reason = record.cause, record.reason
+    member.status, member.reason, member.gone_in = record.cause, record.reason, record.generation
     job.world.unseat(record.rank)
     job.world.generation = record.generation
     for dataset in job.datasets.values():

@@ -12,7 +12,7 @@ from strata.core.events import Position
 from strata.core.ranges import RangeSet
 from strata.core.settings import JobSettings
 from strata.core.views import View
-from strata.errors import Expired, NotFound, NotRegistered, Refused, Superseded
+from strata.errors import Expired, InvalidInput, NotFound, NotRegistered, Refused, Superseded
 
 GONE = ("died", "expired", "left", "superseded")
 SETTLED = ("committed", "damaged")
@@ -35,6 +35,8 @@ class Member(msgspec.Struct):
     gpu_count: int = 0
     memory_bytes: int = 0
     metadata: dict[str, str] = {}
+    gone_in: int = 0
+    """The generation in which it went."""
     settled: int = 0
     verdicts: dict[int, int] = {}
     """Of its arrivals at barriers, by number: the round that each was part of, until it is known to have heard."""
@@ -346,6 +348,8 @@ class Job(msgspec.Struct):
 
     def member(self, worker: str, incarnation: int) -> Member:
         """The live process that sent an event, or the reason why it is a ghost."""
+        if incarnation < 1:
+            raise InvalidInput(f"incarnation is {incarnation}: say the one that {worker!r} got when it registered")
         member = self.world.members.get(worker)
         if member is None or incarnation > member.incarnation:
             raise NotRegistered(

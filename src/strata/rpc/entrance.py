@@ -10,13 +10,17 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
+
+from strata.rpc.addresses import join_address
 
 logger = logging.getLogger("strata.rpc")
 
 AT_ONCE = 256
 """Connections taken before others have their turn."""
 FULL_SECONDS = 1.0
+TOLD_SECONDS = 10
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -42,6 +46,7 @@ class Entrance:
         self._silent: dict[socket.socket, float] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
+        self._told_at = -inf
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._listeners = list(listeners)
         for listener in self._listeners:
@@ -128,10 +133,26 @@ class Entrance:
 
     async def _let_in(self, connection: socket.socket) -> None:
         waits: dict[str, Any] = {"ssl": self._context, "ssl_handshake_timeout": self._patience_seconds}
+        peer = _peer(connection)
         try:
             await self._loop.connect_accepted_socket(self._make, connection, **waits)
         except OSError as error:  # what TLS finds wrong is one, too
-            logger.debug("a TLS handshake failed: %s", error)
+            self._tell(peer, error)
+
+    def _tell(self, peer: str, error: OSError) -> None:
+        """Now and then: somebody may do nothing else."""
+        now = self._loop.time()
+        if now - self._told_at >= TOLD_SECONDS:
+            self._told_at = now
+            logger.warning("no TLS with %s: %s (at most one line in %d s)", peer, error, TOLD_SECONDS)
+
+
+def _peer(connection: socket.socket) -> str:
+    try:
+        name = connection.getpeername()
+    except OSError:
+        return "one that is gone"
+    return join_address(name[0], name[1]) if isinstance(name, tuple) else "unix"
 
 
 def _has_spoken(connection: socket.socket) -> bool:

@@ -39,13 +39,18 @@ class ServerTls:
         context.set_alpn_protocols([speaks])
         try:
             context.load_cert_chain(self.certificate, self.key)
-            if self.client_ca is not None:
-                context.load_verify_locations(self.client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             raise InvalidInput(
                 f"cannot use the certificate {self.certificate} and the key {self.key}: {error}. Both must be PEM"
             ) from error
+        if self.client_ca is not None:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except OSError as error:
+                raise InvalidInput(
+                    f"cannot use {self.client_ca} to know clients by: {error}. It must be PEM, with certificates"
+                ) from error
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from strata.core.paths import shown
 from strata.errors import InvalidInput
 from strata.rpc.addresses import join_address, split_address
 
@@ -40,13 +41,13 @@ def _parsed(part: str) -> tuple[str, bool]:
     scheme, separator, _ = part.partition("://")
     if separator and scheme not in ("http", "https"):
         raise InvalidInput(
-            f"{part!r} begins with {scheme}://; a coordinator's address has http://, https:// or neither"
+            f"{shown(part)!r} begins with {scheme}://; a coordinator's address has http://, https:// or neither"
         )
     try:
         split = urlsplit(part if separator else f"http://{part}")
         host, port = split.hostname, split.port
     except ValueError as error:
-        raise InvalidInput(f"{part!r} is no address of a coordinator: {error}") from error
+        raise InvalidInput(f"{shown(part)!r} is no address of a coordinator: {error}") from error
     if (
         not host
         or any(each.isspace() for each in host)
@@ -55,5 +56,5 @@ def _parsed(part: str) -> tuple[str, bool]:
         or split.query
         or split.fragment
     ):
-        raise InvalidInput(f"{part!r} is no address of a coordinator: give host:port and nothing more")
+        raise InvalidInput(f"{shown(part)!r} is no address of a coordinator: give host:port and nothing more")
     return join_address(host, port or GRPC_PORT), scheme == "https" and bool(separator)

@@ -123,6 +123,13 @@ def test_what_is_not_there_or_makes_no_sense_is_told_in_words(guarded: Coordinat
     assert (code, told["code"]) == (422, "invalid_input")
     code, told = post(f"{base}/api/v1/jobs/x/stop", {"why": "x"}, TOKEN)
     assert code == 422
+    assert "content-type" not in told["message"]
+    as_curl_does = {"content-type": "application/x-www-form-urlencoded"}
+    request = urllib.request.Request(f"{base}/api/v1/jobs/x/stop", b'{"reason": "x"}', bearer | as_curl_does)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    with refused.value as answer:
+        assert "content-type: application/json" in json.loads(answer.read())["message"]
     code, told = post(f"{base}/api/v1/jobs/x/stop", {}, TOKEN)
     assert (code, told["code"]) == (404, "not_found")
 

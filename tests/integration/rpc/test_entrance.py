@@ -167,7 +167,9 @@ def test_patience_ends(play: Callable[..., None], first: bytes) -> None:
     play(scene, patience_seconds=0.3)
 
 
-def test_garbage_and_strangers_are_cut_off(play: Callable[..., None]) -> None:
+def test_garbage_and_strangers_are_cut_off_and_told_of_now_and_then(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
     async def scene(place: Place) -> None:
         for first in (b"GET / HTTP/1.1\r\n\r\n", bytes(1000), os.urandom(1000), HALF_A_HELLO + bytes(600)):
             assert await closed(await place.knock(first))
@@ -176,6 +178,8 @@ def test_garbage_and_strangers_are_cut_off(play: Callable[..., None]) -> None:
         assert await place.say(b"hello") == b"hello"
 
     play(scene, patience_seconds=2.0)
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "strata.rpc"]
+    assert told.startswith("no TLS with 127.0.0.1:")
 
 
 def test_close_sends_everybody_away_who_is_not_in(play: Callable[..., None]) -> None:

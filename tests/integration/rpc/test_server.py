@@ -280,6 +280,14 @@ def test_handlers_that_tidy_up_are_waited_for() -> None:
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
+def test_what_is_wrong_with_the_files_of_tls_is_told_of_the_right_one(pki: Pki) -> None:
+    certificate, key = pki.server
+    with pytest.raises(InvalidInput, match=f"cannot use {key} to know clients by"):
+        ServerTls(certificate, key, key).context()
+    with pytest.raises(InvalidInput, match=f"cannot use the certificate {pki.ca} and the key {key}"):
+        ServerTls(pki.ca, key).context()
+
+
 def test_a_handshake_that_never_ends_is_given_up(pki: Pki) -> None:
     async def work() -> None:
         server = Server([], limits=Limits(preface_seconds=0.3))

@@ -453,3 +453,20 @@ def test_who_saves_last_is_told_so() -> None:
         cluster.heartbeat(who, step=10, promised_request=offer.request, promised_step=offer.step)
     told = proposed(cluster, workers[0], step=10)
     assert told == Errand("save_at", step=offer.step, request=offer.request, reason=offer.reason, last=True)
+
+
+def test_a_checkpoint_takes_no_stop_back() -> None:
+    cluster = Cluster()
+    workers = cluster.world(2)
+    cluster.send(StopRequested(JOB, "maintenance", save=False))
+    with pytest.raises(Refused, match=r"is stopping \(maintenance\) and saves no more"):
+        ask(cluster)
+    assert [errand.kind for errand in cluster.heartbeat(workers[0], step=3).errands] == ["stop"]
+
+
+def test_a_checkpoint_that_a_stop_waits_for_is_the_one_that_is_asked_for() -> None:
+    cluster = Cluster()
+    cluster.world(2)
+    cluster.send(StopRequested(JOB, "maintenance"))
+    assert cluster.job.appointment is not None
+    assert ask(cluster) == cluster.job.appointment.request

@@ -286,6 +286,22 @@ def test_a_timeout_names_ranks_that_never_registered_and_workers_that_are_out() 
     )
 
 
+def test_more_than_there_are_is_told_by_names_and_a_number() -> None:
+    cluster = Cluster()
+    w0, *_ = cluster.open_world(3)
+    cluster.arrive(w0, "start", expected=9, timeout_seconds=1.0)
+    cluster.pass_time(1.0, alive=[w0])
+    assert cluster.effect(BreakBarrier).missing == ("w1", "w2", "6 not registered yet")
+
+
+def test_fewer_than_there_are_is_told_as_so_many_of_them() -> None:
+    cluster = Cluster()
+    w0, *_ = cluster.open_world(4)
+    cluster.arrive(w0, "start", expected=2, timeout_seconds=1.0)
+    cluster.pass_time(1.0, alive=[w0])
+    assert cluster.effect(BreakBarrier).missing == ("1 of: w1, w2, w3",)
+
+
 def test_a_paused_coordinator_does_not_time_out_its_waiters() -> None:
     cluster = Cluster()
     w0, w1 = cluster.world(2)

@@ -1,7 +1,7 @@
 """One sentence on any job: what it does, or what holds it back, and whom to look at."""
 
 from strata.core.effects import Registered
-from strata.core.events import SaveRequested, StopRequested
+from strata.core.events import DrainRequested, SaveRequested, StopRequested
 from strata.core.explanations import Explanation, explain
 from strata.core.records import SituationChanged
 from tests.unit.core.cluster import JOB, Cluster
@@ -46,6 +46,20 @@ def test_a_job_that_lost_everybody() -> None:
     assert "its lease ran out" in told.sentence
 
 
+def test_the_last_to_go_says_how_it_ended() -> None:
+    """Not the last who came."""
+    cluster, workers = ready(2)
+    cluster.leave(workers[1], reason="done")
+    cluster.leave(workers[0], reason="CUDA out of memory", died=True)
+    told = of(cluster)
+    assert told.sentence == "has lost all its workers; the last one, w0, is out: its process died: CUDA out of memory"
+    assert (told.situation, told.held_back, told.culprits) == ("lost", True, ("w0",))
+    cluster, workers = ready(2)
+    cluster.leave(workers[1], reason="CUDA out of memory", died=True)
+    cluster.leave(workers[0], reason="done")
+    assert of(cluster).sentence == "has no workers any more; the last one, w0, is out: done"
+
+
 def test_an_ordinary_day() -> None:
     cluster, workers = ready(3)
     assert of(cluster) == Explanation("training", "is training: 3 of 3 workers, step 5, epoch 2")
@@ -57,6 +71,47 @@ def test_workers_that_said_nothing_yet() -> None:
     cluster = Cluster()
     cluster.open_world(2)
     assert of(cluster).sentence == "is initializing: 2 of 2 workers"
+
+
+def test_who_said_nothing_since_the_coordinator_started_is_not_said_to_do_anything() -> None:
+    cluster, workers = ready(2)
+    cluster.restart()
+    assert of(cluster).sentence == "is initializing: 2 of 2 workers"
+    cluster.heartbeat(workers[0], state="training", step=60, epoch=2)
+    assert of(cluster).sentence == "is training: 1 of 2 workers, step 60, epoch 2"
+    cluster.pass_time(4.0, alive=workers[:1])
+    cluster.heartbeat(workers[0], state="training", step=64)
+    assert of(cluster).sentence == "is training: 1 of 2 workers, step 64"
+
+
+def test_who_is_silent_is_named_before_it_is_given_up() -> None:
+    cluster, workers = ready(3)
+    cluster.pass_time(10.0, alive=workers[:2])
+    training(cluster, workers[:2])
+    assert of(cluster).sentence == "is training: 3 of 3 workers, step 5, epoch 2", "one late heartbeat is nothing"
+    cluster.pass_time(2.0, alive=workers[:1])
+    told = of(cluster)
+    assert told.sentence.endswith(", epoch 2; w2 has been silent for 12 s, and is given up in 3 s")
+    assert not told.held_back
+    cluster.arrive(workers[0], "epoch_2", expected=3)
+    cluster.pass_time(2.0, alive=workers[:1])
+    cluster.now += 5.0
+    assert "; w1 is alive (heard 9 s ago), training" in of(cluster).sentence
+    cluster.now += 2.0
+    assert of(cluster).sentence.endswith("; w1 has been silent for 11 s, and is given up in 4 s")
+
+
+def test_several_who_are_silent_and_those_who_drain() -> None:
+    cluster = Cluster(recovery="carry_on")
+    training(cluster, cluster.world(3))
+    cluster.send(DrainRequested(JOB, "w0", "maintenance"))
+    assert "; w0 is draining" in of(cluster).sentence
+    cluster.send(DrainRequested(JOB, "w1", "maintenance"))
+    cluster.now += 11.0
+    told = of(cluster).sentence
+    assert told.endswith(
+        "; w0, w1 are draining; w0 has been silent for 11 s, and is given up in 4 s; 2 more are silent"
+    )
 
 
 def test_ranks_that_never_came_and_ranks_that_went() -> None:
@@ -137,6 +192,32 @@ def test_alive_without_progress_is_told_apart_from_dead() -> None:
     assert told.situation == "stalled"
     assert told.culprits == ("w0",)
     assert "w0 is alive, but at step 5 for 100 s; 2 others wait at a later step" in told.sentence
+
+
+def test_only_those_who_go_on_are_said_to() -> None:
+    cluster, workers = ready(3)
+    for _ in range(20):
+        cluster.pass_time(5.0)
+        cluster.heartbeat(workers[0], state="training", step=5)
+        cluster.heartbeat(workers[1], state="loading")
+        cluster.heartbeat(workers[2], state="training", step=6)
+    assert of(cluster).sentence == (
+        "makes no progress: w0 is alive, but at step 5 for 100 s; 1 other waits at a later step. "
+        "Look at that process first"
+    )
+
+
+def test_what_holds_back_the_last_checkpoint_holds_back_the_stop() -> None:
+    cluster = Cluster()
+    cluster.register("w0", rank=0, world_size=2)
+    cluster.send(StopRequested(JOB, "budget spent"))
+    told = of(cluster)
+    assert told.sentence == (
+        "is to stop (budget spent) after a last checkpoint, but waits for 1 of 2 workers: rank 1 (never came)"
+    )
+    assert (told.situation, told.held_back) == ("incomplete", True)
+    cluster.send(StopRequested(JOB, "now", save=False))
+    assert of(cluster).sentence == "is stopping (now): 1 still there (w0)"
 
 
 def test_a_job_that_stops() -> None:

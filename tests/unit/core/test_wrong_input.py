@@ -256,6 +256,9 @@ WRONG: list[tuple[Event, str]] = [
     ),
     (event(RegisterRequested, metadata={"gpus": 8}), "metadata"),
     # barriers
+    (event(BarrierArrived, incarnation=0), "incarnation is 0: say the one that 'w0' got when it registered"),
+    (event(HeartbeatReceived, incarnation=0), "incarnation is 0: say the one that 'w0' got when it registered"),
+    (event(DeregisterRequested, incarnation=0), "incarnation is 0: say the one that 'w0' got when it registered"),
     (event(BarrierArrived, arrival=0), "arrival must be at least 1, not 0"),
     (event(BarrierArrived, settled=1), "settled must be between 0 and 0, not 1"),
     (event(BarrierArrived, settled=-1), "settled must be between 0 and 0, not -1"),
