@@ -29,6 +29,7 @@ class Tokens:
         self._file = file
         self._seen: tuple[int, int, int] | None = None
         self._digests: list[bytes] = []
+        self._told = ""
         if file is not None:
             self._seen = _stamp(file)
             self._digests = [_digest(token) for token in tokens_in(file)]
@@ -58,9 +59,11 @@ class Tokens:
                 return False
             digests = [_digest(token) for token in tokens_in(self._file)]
         except InvalidInput as error:
-            logger.error("the tokens stay as they are: %s", error)
+            if str(error) != self._told:  # and not again each time that it is looked at
+                self._told = str(error)
+                logger.error("the tokens stay as they are: %s", error)
             return False
-        self._seen = seen
+        self._seen, self._told = seen, ""
         changed, self._digests = digests != self._digests, digests
         return changed
 
