@@ -177,20 +177,22 @@ def _part(path: str) -> Iterator[int | None]:
 
 
 def _locked(path: str, until: float) -> int | None:
-    part = filelock.keep(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    try:
-        while (locked := filelock.try_lock(part)) is False and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
-        # Whoever had it may have made it the entry: then what was opened here must not be written to. If it was
-        # removed instead, nobody would find what was written.
-        is_own = bool(locked) and _is_at(part, path)
-    except BaseException:
+    """Whoever had it may have made it the entry, and who makes room may have taken it for one that was left: what was
+    opened here must not be written to then, and it is made anew."""
+    while True:
+        part = filelock.keep(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            while (locked := filelock.try_lock(part)) is False and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+            is_own = bool(locked) and _is_at(part, path)
+        except BaseException:
+            filelock.close(part)
+            raise
+        if is_own:
+            return part
         filelock.close(part)
-        raise
-    if is_own:
-        return part
-    filelock.close(part)
-    return None
+        if not locked or time.monotonic() >= until:
+            return None
 
 
 def _is_at(file: int, path: str) -> bool:

@@ -268,18 +268,40 @@ def test_who_fetches_for_too_long_is_not_waited_for(tmp_path: Path, monkeypatch:
 
 def test_a_part_that_is_another_s_by_now_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening it and locking it, another process gave it up, and a third began anew."""
+    cache, real, held = Cache(tmp_path, ROOMY), filelock.try_lock, []
+
+    def late(part: int) -> bool | None:
+        if not held:
+            (path,) = files(tmp_path, ".part")
+            path.unlink()
+            path.write_bytes(b"half")
+            held.append(os.open(path, os.O_RDWR))
+            assert real(held[0])
+        return real(part)
+
+    monkeypatch.setattr(filelock, "try_lock", late)
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.02)
+    assert not is_kept(cache, 1)
+    assert [(path.suffix, path.read_bytes()) for path in files(tmp_path)] == [(".part", b"half")]
+    filelock.close(held[0])
+
+
+def test_a_part_that_is_taken_for_one_that_was_left_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening it and locking it: who makes room removes what nobody has locked."""
     cache, real = Cache(tmp_path, ROOMY), filelock.try_lock
 
     def late(part: int) -> bool | None:
         monkeypatch.undo()
         (path,) = files(tmp_path, ".part")
-        path.unlink()
-        path.write_bytes(b"half")
+        assert module._removed_if_left(str(path))
         return real(part)
 
     monkeypatch.setattr(filelock, "try_lock", late)
-    assert not is_kept(cache, 1)
-    assert [(path.suffix, path.read_bytes()) for path in files(tmp_path)] == [(".part", b"half")]
+    get(cache, 1)
+    assert is_kept(cache, 1)
+    assert not files(tmp_path, ".part")
 
 
 def test_a_part_that_is_begun_as_soon_as_an_entry_is_there_is_left_alone(
