@@ -113,10 +113,7 @@ class Entrance:
             if until > now:
                 self._looking = self._loop.call_at(until, self._look)
                 return
-            if _has_spoken(connection):  # while this process was stopped, say
-                self._knocked(connection)
-            else:
-                self._send_away(connection)
+            self._knocked(connection)  # it may have spoken while this process was stopped
         self._looking = None
 
     def _send_away(self, connection: socket.socket) -> None:
@@ -125,6 +122,9 @@ class Entrance:
         connection.close()
 
     def _knocked(self, connection: socket.socket) -> None:
+        if not _has_spoken(connection):  # a probe, say, that only looked whether somebody listens
+            self._send_away(connection)
+            return
         del self._silent[connection]
         self._loop.remove_reader(connection.fileno())
         task = self._loop.create_task(self._let_in(connection))

@@ -182,6 +182,19 @@ def test_garbage_and_strangers_are_cut_off_and_told_of_now_and_then(
     assert told.startswith("no TLS with 127.0.0.1:")
 
 
+def test_who_only_looks_whether_somebody_listens_is_no_news(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(place: Place) -> None:
+        for _ in range(3):
+            (await place.knock()).close()
+        await asyncio.sleep(0.05)
+        assert await place.say(b"hello") == b"hello"
+
+    play(scene)
+    assert not [record for record in caplog.records if record.name == "strata.rpc"]
+
+
 def test_close_sends_everybody_away_who_is_not_in(play: Callable[..., None]) -> None:
     async def scene(place: Place) -> None:
         reader, writer = await asyncio.open_connection(*place.address, ssl=place._trust)
