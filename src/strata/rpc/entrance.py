@@ -27,8 +27,8 @@ _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Entrance:
     """Listens on these sockets, and gives whoever comes through the handshake to a protocol of `make`.
 
-    At most `most` are on their way in, each for at most `patience_seconds`. When there are more, who has said nothing
-    for longest goes first; those in the middle of a handshake stay.
+    At most `most` are on their way in, silent and in their handshake for `patience_seconds` each. When there are more,
+    who has said nothing for longest goes first; those in the middle of a handshake stay.
     """
 
     def __init__(
