@@ -31,7 +31,8 @@ def stop(
 ) -> None:
     """Tell all workers to stop, after one more checkpoint."""
     _call(url, "StopJob", job_id=job, reason=reason, without_checkpoint=without_checkpoint)
-    typer.echo(f"job {job} is told to stop{'' if without_checkpoint else ' after one more checkpoint'}")
+    first = "" if without_checkpoint else ", after one more checkpoint unless it was to stop at once before"
+    typer.echo(f"job {job} is told to stop{first}")
 
 
 @app.command()
