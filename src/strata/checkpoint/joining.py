@@ -140,8 +140,13 @@ class Seat:
         while True:
             point = await recovery.recover(self._latest, silence=self._reach)
             latest = None if point.generation == self.council.generation else await self._latest()
-            if latest is None or latest[0] == point.folder or await recovery.is_known(*latest):
+            if latest is None or latest[0] == point.folder:
                 return point
+            if await recovery.is_known(*latest):
+                # Perhaps since the first rank said so, and then what was answered before is not the point any more.
+                if await recovery.recover(self._latest, silence=self._reach) == point or now() > ends:
+                    return point
+                continue
             if self.council.rank == 0:
                 logger.warning("%s is not known to the coordinator: all ranks go on from there", latest[0].name)
                 return await recovery.recover(self._latest, insist=True, silence=self._reach)
