@@ -9,8 +9,6 @@ from strata.errors import StrataError
 from strata.rpc.addresses import join_address
 
 BACKLOG = 4096
-
-
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Machines without IPv6 know a `localhost` of that kind all the same."""
 
