@@ -1,18 +1,39 @@
 """Benchmarks: the numbers Strata promises, measured and set beside their targets.
 
-Each module here is one benchmark, found by its name, with a `run() -> list[Table]`. Timings live here and never in
-tests. `python -m benchmarks [NAME ...] [--json FILE]`, or `make bench BENCH=NAME`.
+Each module here is one benchmark, found by its name: `ABOUT` says how long it takes and what it needs, and `run()`
+gives its tables. Timings live here and never in tests. `python -m benchmarks [NAME ...] [--list] [--json FILE]`,
+`make bench BENCH=NAME`, or `make bench-list`.
 """
 
+import shutil
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
 Made = TypeVar("Made")
+
+PROGRAMS = {
+    "cc": "a C compiler",
+    "h2load": "Debian: nghttp2-client",
+    "taskset": "Debian: util-linux",
+}
+"""Where to get what benchmarks need beyond Python packages."""
+
+
+class Missing(Exception):
+    """A table cannot be measured on this machine; the message names what is missing."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """How long a benchmark takes on two cores, the programs that it needs, and what else."""
+
+    takes: str
+    programs: tuple[str, ...] = ()
+    besides: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -37,6 +58,24 @@ class Table(msgspec.Struct, frozen=True):
 
     title: str
     rows: list[Row]
+
+
+def program(name: str) -> str:
+    """Where this program is; Missing if it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"{name} is missing ({PROGRAMS[name]})")
+    return found
+
+
+def measured(*parts: Callable[[], Table | Iterable[Table]]) -> Iterator[Table]:
+    """The tables of each part. What is Missing for a part costs that part alone: an empty table says so."""
+    for part in parts:
+        try:
+            found = part()
+            yield from [found] if isinstance(found, Table) else found
+        except Missing as missing:
+            yield Table(f"left out, {part.__module__.removeprefix('benchmarks.')}: {missing}", [])
 
 
 def milliseconds(

@@ -7,43 +7,71 @@ import platform
 import sys
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 
 import msgspec
 from rich.console import Console
 from rich.table import Table as Grid
+from rich.text import Text
 
 import benchmarks
-from benchmarks import Row, Table
+from benchmarks import PROGRAMS, Row, Table
 
 
 def main(arguments: list[str]) -> int:
-    """Answers 0 even when a target is missed: a busy machine is no failure. The report says which."""
+    """Answers 0 even when a target is missed, since a busy machine is no failure, and 1 if a benchmark broke."""
     known = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name[0] != "_")
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}; all by default")
+    parser.add_argument("--list", action="store_true", help="say what each takes and needs, and measure nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     options = parser.parse_args(arguments)
     chosen = options.names or os.environ.get("BENCH", "").split() or known
     if unknown := [name for name in chosen if name not in known]:
         parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(known)}")
-    results = _run(chosen, Console())
+    console = Console()
+    if options.list:
+        for name in chosen:
+            console.print(_overview(name), markup=False, highlight=False, soft_wrap=True)
+        return 0
+    results, broken = _run(chosen, console)
     if options.json:
         report = {"machine": _machine(), "results": results}
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    return 0
+    return 1 if broken else 0
 
 
-def _run(names: list[str], console: Console) -> dict[str, list[Table]]:
+def _overview(name: str) -> str:
+    module = import_module(f"benchmarks.{name}")
+    about, what = module.ABOUT, " ".join((module.__doc__ or "").partition("\n\n")[0].split())
+    needs = [each if which(each) else f"{each} (missing here: {PROGRAMS[each]})" for each in about.programs]
+    needs += [about.besides] if about.besides else []
+    return f"{name}: {about.takes}\n    {what}" + (f"\n    needs {', '.join(needs)}" if needs else "")
+
+
+def _run(names: list[str], console: Console) -> tuple[dict[str, list[Table]], list[str]]:
+    """What was measured, and the names of the benchmarks that ended in an error: the others run all the same."""
     results: dict[str, list[Table]] = {}
+    broken: list[str] = []
     for name in names:
         results[name] = []
-        with console.status(f"{name} …"):
-            for table in import_module(f"benchmarks.{name}").run():
-                results[name].append(table)
-                console.print(_grid(table))
-    rows = [row for tables in results.values() for table in tables for row in table.rows if row.target is not None]
+        try:
+            with console.status(f"{name} …"):
+                for table in import_module(f"benchmarks.{name}").run():
+                    results[name].append(table)
+                    console.print(_grid(table) if table.rows else Text(table.title, "yellow"))
+        except Exception:  # noqa: BLE001  it is shown, and the others are measured
+            broken.append(name)
+            console.print_exception()
+    tables = [(name, table) for name, found in results.items() for table in found]
+    for name, table in tables:
+        if not table.rows:
+            console.print(f"{name}: {table.title}", style="yellow", markup=False)
+    rows = [row for _, table in tables for row in table.rows if row.target is not None]
     console.print(f"{sum(row.met is True for row in rows)} of {len(rows)} targets met.")
-    return results
+    if broken:
+        console.print(f"ended in an error: {', '.join(broken)}", style="red")
+    return results, broken
 
 
 def _grid(table: Table) -> Grid:

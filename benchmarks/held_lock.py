@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import Row, Table
+from benchmarks import About, Row, Table
+
+ABOUT = About("a minute")
 
 INTERVAL_SECONDS, LEASE_SECONDS, SECONDS = 1.0, 10.0, 60.0
 LOOK_SECONDS = 0.01

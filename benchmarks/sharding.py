@@ -2,12 +2,14 @@
 
 import numpy as np
 
-from benchmarks import Row, Table, megabytes, milliseconds
+from benchmarks import About, Row, Table, megabytes, milliseconds
 from strata.core.orders import ElasticOrder, ShardLayout
 from strata.core.ring import Ring
 from strata.core.slots import Ownership
 from strata.core.views import View
 from strata.sharding import ShardManager, Strategy
+
+ABOUT = About("half a minute")
 
 SEED = 7
 LARGE = 1_000, 100_000

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from benchmarks import Row, Table
+from benchmarks import About, Row, Table
 from strata.core.events import (
     BarrierArrived,
     CoordinatorStarted,
@@ -15,6 +15,8 @@ from strata.core.machine import Machine
 from strata.testing.simulation.many import collect_rarely, run_many
 from strata.testing.simulation.plan import Plan
 from strata.testing.simulation.run import Result, Simulation
+
+ABOUT = About("5 minutes")
 
 SEEDS, WORKERS = 1_000, 50
 LARGE, LARGE_SECONDS, FAILURES = 10_000, 90.0, 1_000
@@ -59,7 +61,7 @@ def _large() -> Table:
 def _check(results: list[Result]) -> None:
     for result in results:
         if result.failure is not None:
-            raise SystemExit(f"seed {result.plan.seed}: {result.failure.message}")
+            raise RuntimeError(f"seed {result.plan.seed}: {result.failure.message}")
 
 
 def _core() -> Table:

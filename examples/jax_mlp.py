@@ -45,7 +45,7 @@ def new_network() -> Tree:
 def mean_squared_error(network: Tree, x: jax.Array, y: jax.Array) -> jax.Array:
     hidden = jnp.tanh(x @ network["hidden"]["w"] + network["hidden"]["b"])
     found = hidden @ network["output"]["w"] + network["output"]["b"]
-    return ((found[:, 0] - y) ** 2).mean()
+    return jnp.mean((found[:, 0] - y) ** 2)
 
 
 @jax.jit

@@ -19,7 +19,7 @@ except ModuleNotFoundError:  # Lightning has two names
 from strata.integrations.lightning import StrataCheckpointIO
 
 
-class Regression(pl.LightningModule):
+class Regression(pl.LightningModule):  # type: ignore[misc]  # of one package or the other
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.save_hyperparameters()

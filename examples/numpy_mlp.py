@@ -73,11 +73,13 @@ class Crew:
             self._summing.close()
         self.orchestrator.blocking.gather()  # none of them is with those from before any more
         place = self.orchestrator.session.place
+        assert place is not None
         peers = [(peer.ip, peer.port) for peer in self.orchestrator.blocking.peers()]
         self._summing = Summing(place.rank, peers, self._listener, self.orchestrator.world_id)
         print(f"process {place.rank} of {len(peers)}")
 
     def mean(self, arrays: list[np.ndarray], weight: int) -> list[np.ndarray]:
+        assert self._summing is not None, "meet first"
         return self._summing.mean(arrays, weight)
 
 
@@ -106,8 +108,8 @@ def main() -> None:
             with training.step():  # in a job: if another process is lost in it, it is made again without that one
                 found, loss = gradients(network, batch["x"], batch["y"])
                 if crew is not None:
-                    *means, loss = crew.mean([*found.values(), np.array(loss)], len(batch["y"]))
-                    found = dict(zip(found, means, strict=True))
+                    *means, mean_loss = crew.mean([*found.values(), np.array(loss)], len(batch["y"]))
+                    found, loss = dict(zip(found, means, strict=True)), float(mean_loss)
                 for name, gradient in found.items():
                     network[name] -= RATE * gradient
                 if (training.completed + 1) % 32 == 0:

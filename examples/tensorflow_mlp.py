@@ -44,7 +44,7 @@ def main() -> None:
     optimizer = keras.optimizers.Adam(3e-3)
     optimizer.build(model.trainable_variables)  # now, so that there is something to load into
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def trained(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         """The loss before the step."""
         with tf.GradientTape() as tape:

@@ -51,8 +51,8 @@ def main() -> None:
     dist.barrier()
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
-    model = DistributedDataParallel(model)
+    layers = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
+    model = DistributedDataParallel(layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     state = TrainState(model, optimizer, rng=True)
     rows = given.folder / "rows"

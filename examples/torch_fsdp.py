@@ -54,7 +54,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
     mesh = init_device_mesh(device.type, (world_size,))
-    for layer in model[::2]:  # each with parameters is gathered, used and let go on its own
+    for layer in list(model)[::2]:  # each with parameters is gathered, used and let go on its own
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

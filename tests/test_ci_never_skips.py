@@ -46,7 +46,8 @@ PLAIN = ("-p", "no:cacheprovider", "-p", "no:xdist")
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
     """An empty suite under Strata's own conftest."""
-    pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text())
+    pytester.makeconftest(Path(__file__).with_name("conftest.py").read_text("utf-8"))
+    pytester.makeini(f"[pytest]\npythonpath = {Path(__file__).parents[1]}")
     return pytester
 
 

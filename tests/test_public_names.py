@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from importlib import resources
+from types import ModuleType
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_each_name_is_there_and_the_same_under_the_older_name(name: str) -> None
 
 
 @pytest.mark.parametrize("package", [strata, dtruntime])
-def test_each_package_lists_the_names(package: type[strata]) -> None:
+def test_each_package_lists_the_names(package: ModuleType) -> None:
     assert package.__all__ == strata.__all__
     assert set(PUBLIC_NAMES) <= set(dir(package))
     assert package.__version__ == strata.__version__

@@ -9,14 +9,22 @@ durable. Beside them the limits: the bare copy to pinned memory, and bare writes
 Without a GPU there is nothing to measure, and `make bench` says so.
 """
 
-from benchmarks import Table
+from collections.abc import Iterator
+
+from benchmarks import About, Missing, Table, measured
+
+ABOUT = About("10 minutes", (), "a CUDA GPU, and torch for it")
 
 
-def run() -> list[Table]:
+def run() -> Iterator[Table]:
+    return measured(_tables)
+
+
+def _tables() -> list[Table]:
     import torch
 
     if not torch.cuda.is_available():
-        return [Table("Checkpoints from a GPU: not measured, there is none here", [])]
+        raise Missing("there is no CUDA GPU here")
     from benchmarks.checkpoint_gpu.measure import measure, tables
 
     return tables(measure())

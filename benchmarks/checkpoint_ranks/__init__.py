@@ -11,10 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import Row, Table
+from benchmarks import About, Row, Table
 from benchmarks.storage import BUILD
 from strata.testing.saves.measure import cost_of_saves
 from tests.servers.coordinator import coordinator
+
+ABOUT = About("a few minutes")
 
 RANKS = 4
 MIB = int(os.environ.get("BENCH_MIB", "1024"))

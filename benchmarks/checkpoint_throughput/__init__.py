@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import Table
+from benchmarks import About, Table
 from benchmarks.storage import BUILD
+
+ABOUT = About("8 minutes")
 
 
 def run() -> Iterator[Table]:

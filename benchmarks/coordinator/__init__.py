@@ -6,14 +6,12 @@ be had is left out, and that is said.
 
 from collections.abc import Iterator
 
-from benchmarks import Table
+from benchmarks import About, Table, measured
+
+ABOUT = About("15 minutes", ("h2load", "cc", "taskset"), "etcd, torch and torchft, installed the first time")
 
 
 def run() -> Iterator[Table]:
     from benchmarks.coordinator import barriers, fleet, heartbeats, latency, registrations
 
-    yield from heartbeats.tables()
-    yield registrations.table()
-    yield from barriers.tables()
-    yield latency.table()
-    yield fleet.table()
+    return measured(heartbeats.tables, registrations.table, barriers.tables, latency.table, fleet.table)

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from benchmarks import program
 from benchmarks.coordinator.servers import CLIENT_CORE, ROOT
 
 SOURCE = Path(__file__).with_name("gather.c")
@@ -55,7 +56,7 @@ class Script:
             script.write(b"".join(self._steps))
             script.seek(0)
             played = subprocess.run(
-                ["taskset", "-c", str(CLIENT_CORE), str(PROGRAM)],
+                [program("taskset"), "-c", str(CLIENT_CORE), str(PROGRAM)],
                 stdin=script,
                 capture_output=True,
                 check=False,
@@ -69,4 +70,4 @@ class Script:
 def _build() -> None:
     if not PROGRAM.exists() or PROGRAM.stat().st_mtime < SOURCE.stat().st_mtime:
         PROGRAM.parent.mkdir(exist_ok=True)
-        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-o", str(PROGRAM), str(SOURCE)], check=True)
+        subprocess.run([os.environ.get("CC") or program("cc"), "-O2", "-o", str(PROGRAM), str(SOURCE)], check=True)

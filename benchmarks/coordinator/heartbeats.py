@@ -2,7 +2,7 @@
 
 import statistics
 
-from benchmarks import Row, Table
+from benchmarks import Row, Table, program
 from benchmarks.coordinator import calls
 from benchmarks.coordinator.servers import NAMES, available, serving
 from benchmarks.coordinator.wire import GrpcConnection, StoreConnection, at_full_speed, check_answered
@@ -14,6 +14,7 @@ HEARTBEATS_LEAST, SHARDS_LEAST = 30_000, 15_000
 
 
 def tables() -> list[Table]:
+    program("h2load")  # before peers are installed
     rates: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}
     shares: list[float] = []

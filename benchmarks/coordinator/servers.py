@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import Missing, program
 from benchmarks.rpc.server import Running
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +31,6 @@ CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = CORES[-1], CORES[0]
 
 
-class Missing(Exception):
-    """A peer cannot be had here."""
-
-
 class Command(NamedTuple):
     """How a server starts; it is ready when `port` answers."""
 
@@ -50,7 +47,7 @@ def serving(kind: str) -> Iterator[Running]:
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["taskset", "-c", str(SERVER_CORE), *command.words],
+                [program("taskset"), "-c", str(SERVER_CORE), *command.words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -107,13 +104,13 @@ def _until_ready(process: "subprocess.Popen[bytes]", port: int, log: Path) -> No
     raise RuntimeError(f"the server did not start: {log.read_text()}")
 
 
-def _peer(program: str) -> str:
+def _peer(name: str) -> str:
     """A program of the environment that peers have for themselves."""
-    found = PEERS / "torch" / "bin" / program
+    found = PEERS / "torch" / "bin" / name
     if not found.exists():
         _install()
     if not found.exists():
-        raise Missing(f"{program} was not installed")
+        raise Missing(f"{name} was not installed")
     return str(found)
 
 
@@ -145,9 +142,9 @@ def _torchft(port: int, folder: Path) -> Command:
 
 
 def _etcd(port: int, folder: Path) -> Command:
-    program = shutil.which("etcd") or _peer("etcd")
+    etcd = shutil.which("etcd") or _peer("etcd")
     here, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{_free_port()}"
-    words = [program, "--data-dir", str(folder / "etcd"), "--log-level", "error"]
+    words = [etcd, "--data-dir", str(folder / "etcd"), "--log-level", "error"]
     words += ["--listen-client-urls", here, "--advertise-client-urls", here]
     words += [
         "--listen-peer-urls",

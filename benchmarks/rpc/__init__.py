@@ -1,10 +1,14 @@
 """The gRPC server beside grpcio's own: the same table of methods, the same token, the same clients, in one run."""
 
-from benchmarks import Table
+from collections.abc import Iterator
+
+from benchmarks import About, Table, measured
+
+ABOUT = About("5 minutes", ("h2load",))
 
 
-def run() -> list[Table]:
+def run() -> Iterator[Table]:
     # Here, since the servers started below import this package for one module of it.
     from benchmarks.rpc import calls, idle, latency, messages, traces
 
-    return [*calls.tables(), traces.table(), latency.table(), messages.table(), idle.table()]
+    return measured(calls.tables, traces.table, latency.table, messages.table, idle.table)

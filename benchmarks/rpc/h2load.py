@@ -1,12 +1,12 @@
 """h2load, the lightest of clients, told to make gRPC calls."""
 
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import program
 from benchmarks.rpc.heartbeats import SERVICE, TOKEN, a_beat
 from benchmarks.rpc.server import Running
 
@@ -31,10 +31,6 @@ class Load(NamedTuple):
         return f"{self.connections} connections × {self.at_once} {calls}"
 
 
-class Missing(Exception):
-    """h2load is not installed."""
-
-
 def framed(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -57,9 +53,6 @@ def latencies(server: Running, load: Load, rate: float, seconds: int) -> list[fl
 
 
 def _run(server: Running, load: Load, options: list[str]) -> str:
-    program = shutil.which("h2load")
-    if program is None:
-        raise Missing("this benchmark needs h2load (Debian: nghttp2-client)")
     with tempfile.NamedTemporaryFile() as body:
         body.write(framed(load.message))
         body.flush()
@@ -67,9 +60,8 @@ def _run(server: Running, load: Load, options: list[str]) -> str:
         headers = [part for header in told for part in ("-H", header)]
         at_once = ["-c", str(load.connections), "-m", str(load.at_once), "-t", "1"]
         url = f"http://{server.address}{load.path}"
-        done = subprocess.run(
-            [program, *options, *at_once, *headers, "-d", body.name, url], capture_output=True, text=True, check=True
-        )
+        command = [program("h2load"), *options, *at_once, *headers, "-d", body.name, url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     failed, errored = _found(r"(\d+) failed", done.stdout), _found(r"(\d+) errored", done.stdout)
     if int(failed) or int(errored):
         raise RuntimeError(f"calls to {server.kind} failed: {done.stdout}")

@@ -8,7 +8,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from benchmarks import Table
+from benchmarks import About, Table
+
+ABOUT = About("4 minutes")
 
 BUILD = Path(__file__).parents[2] / "build"
 """On a disk, which the system's folder for temporary files need not be. Git does not see it."""

@@ -11,12 +11,16 @@ import atexit
 import multiprocessing
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
+from strata.logs import get_logger
+
 T = TypeVar("T")
+logger = get_logger("strata")
 
 _THREAD = "strata-loop"
 END_SECONDS = 3.0
@@ -89,11 +93,10 @@ def at_the_end(work: Callable[[], None]) -> None:
 
 @atexit.register
 def _end() -> None:
-    try:
-        for work in _last_words:
-            work()
-    finally:
-        _background.end()
+    with ExitStack() as works:  # all of them, also if one fails
+        works.callback(_background.end)
+        for work in reversed(_last_words):
+            works.callback(work)
 
 
 def _end_as_child() -> None:
@@ -132,6 +135,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     except BaseException:
         future.cancel()
         raise
+    finally:
+        del future  # its error refers to this frame
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -144,6 +149,37 @@ async def awaited(work: Coroutine[Any, Any, T]) -> T:
     if asyncio.get_running_loop() is _background.loop:
         return await work
     return await asyncio.wrap_future(start(work))
+
+
+def when_dropped(
+    owner: object, work: Callable[[], object], *, at_once: Callable[[], object] = lambda: None
+) -> "weakref.finalize[..., object]":
+    """Have `work` done, by a thread of its own, once nobody has `owner` any more; neither it nor `at_once`, which is
+    done before and must take no lock, may refer to `owner`. Only the process that made it does that, and no child of
+    it. `owner.close()` detaches what this returns."""
+    finalizer = weakref.finalize(owner, _do_soon, os.getpid(), at_once, work)
+    finalizer.atexit = False  # Python's end has `at_the_end`
+    return finalizer
+
+
+def _do_soon(process: int, at_once: Callable[[], object], work: Callable[[], object]) -> None:
+    """The garbage collector may call this in the middle of anything: it takes no lock, and waits for nothing."""
+    if process != os.getpid():
+        return
+    at_once()
+    loop = _background.loop
+    if loop is not None and not _background.ended:
+        loop.call_soon_threadsafe(_do_by_thread, work)
+
+
+def _do_by_thread(work: Callable[[], object]) -> None:
+    def do() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  nobody is left to be raised it
+            logger.warning("an object that was dropped without close() could not be closed: %s", error)
+
+    threading.Thread(target=do, name="strata-dropped", daemon=True).start()
 
 
 def run_while_alive(work: Callable[[], Coroutine[Any, Any, object]]) -> None:

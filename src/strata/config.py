@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strata.core import paths
-from strata.core.ids import check_int
+from strata.core.ids import DEFAULT_JOB, check_int
 from strata.errors import InvalidInput
 
 FILE = "strata.toml"
@@ -72,7 +72,7 @@ SETTINGS: tuple[Setting, ...] = (
         ("COORDINATOR_URL",),
     ),
     Setting("http_port", 8080, "the coordinator's port for HTTP", (), _port),
-    Setting("job_id", "default", "the job, the same over restarts"),
+    Setting("job_id", DEFAULT_JOB, "the job, the same over restarts; all runs without one share a job"),
     Setting("token", "", "the bearer token that the coordinator wants", secret=True),
     Setting("token_file", "", "a file with that token; a coordinator takes any of those in it"),
     Setting("tls_ca", "", "PEM file: whom to trust when the coordinator is at an https:// address"),
@@ -116,7 +116,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "storage.local_path",
         "/tmp/strata/checkpoints",
-        "the folder for the local backend",
+        "the folder for the local backend; the default is lost when the machine clears /tmp",
         ("STRATA_LOCAL_STORAGE_PATH", "LOCAL_STORAGE_PATH"),
     ),
     Setting("storage.bucket", "", "the bucket for the others", ("STRATA_CHECKPOINT_BUCKET", "CHECKPOINT_BUCKET")),
@@ -227,7 +227,7 @@ def place_in_world(rank: int | None, world_size: int | None, settings: Config | 
         rank = settings["rank"]
     if world_size is None and settings is not None:
         world_size = settings["world_size"]
-    rank, world_size = rank or 0, 1 if world_size is None else world_size
+    rank, world_size = 0 if rank is None else rank, 1 if world_size is None else world_size
     check_int(rank, "rank")
     check_int(world_size, "world_size", least=1)
     if rank >= world_size:

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.core.ids import check_bool, check_id, check_int
+from strata.core.ids import check_bool, check_choice, check_id, check_int
 from strata.core.mix import check_seed
 from strata.core.orders import EpochOrder, ShardLayout
 from strata.core.ring import VIRTUAL_NODES, Ring, check_virtual_nodes
 from strata.core.slots import MAX_SHARDS, Ownership
 from strata.core.views import View
-from strata.errors import Conflict, InvalidInput, NotFound, Refused
+from strata.errors import Conflict, NotFound, Refused
 
 Strategy = Literal["slots", "ring"]
 Indexes = NDArray[np.int64]
@@ -134,8 +134,7 @@ class ShardManager:
 
     def __init__(self, strategy: Strategy = "slots", virtual_nodes: int = VIRTUAL_NODES) -> None:
         check_virtual_nodes(virtual_nodes)
-        if strategy not in ("slots", "ring"):
-            raise InvalidInput(f'strategy must be "slots" or "ring", not {strategy!r}')
+        check_choice(strategy, "strategy", ("slots", "ring"))
         self.epochs = EpochCoordinator()
         """The epochs and orders of the datasets registered here."""
         self._lock = threading.Lock()

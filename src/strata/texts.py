@@ -1,6 +1,11 @@
 """Words and sizes as people read them at a glance."""
 
+import json
+import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+_OTHER = re.compile(r"[^\x20-\x7e]")
 
 
 def readable_bytes(size: float) -> str:
@@ -12,6 +17,14 @@ def readable_bytes(size: float) -> str:
         if size < 1023.95:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:,.1f} PiB"
+
+
+def moment(unix_seconds: float) -> str:
+    """`2026-11-19 15:31:33` where this machine is; what somebody wrote may be no time at all."""
+    try:
+        return f"{datetime.fromtimestamp(unix_seconds):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return "a time that never was"
 
 
 def counted(count: int, noun: str) -> str:
@@ -37,5 +50,26 @@ def spans(numbers: Iterable[int]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """What others wrote, without anything that would move a cursor or begin a line."""
+    """The text on one line, with every character escaped that a terminal would obey or hide."""
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines. All but the first are indented: none passes for a line of Strata's own."""
+    return "\n  ".join(map(printable, text.split("\n")))
+
+
+def printable_json(document: bytes) -> bytes:
+    """The same document with every character escaped that a terminal would obey or hide."""
+    if document.isascii() and b"\x7f" not in document:
+        return document
+    return _OTHER.sub(_as_json, document.decode()).encode()
+
+
+def _as_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
+
+
+def encodable(text: str) -> str:
+    """Text that UTF-8 can hold: halves of characters, as in names of files that are no text, are escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -4,7 +4,6 @@ They are forked from a server that has loaded what they need, and so start in mi
 see `steps`.
 """
 
-import asyncio
 import os
 import signal
 import threading
@@ -19,8 +18,10 @@ from typing import Any, NamedTuple
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, asking
 from strata.errors import StrataError
+from strata.rpc import RpcError
 from strata.session import session
 from strata.storage import LocalStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.chaos.steps import NEVER, STRUCK, Doom, SteppedStorage, Steps, count_calls, state_of_process
 from tests.unit.checkpoint.crews import state_of
 
@@ -84,9 +85,9 @@ def live(berth: Berth, pipe: Connection) -> None:
         config=CheckpointManagerConfig(ranks_seconds=berth.patience, coordinator_seconds=berth.reach),
         coordinator_url=berth.coordinator,
     )
-    if manager._seat is not None:  # the first step, and not one that comes some time during the others
-        with suppress(TimeoutError):
-            background.run(asyncio.wait_for(manager._seat.joined._joined()._present(), REGISTERED_SECONDS))
+    if berth.coordinator:  # the first step, and not one that comes some time during the others
+        with suppress(RpcError):
+            background.run(ManagerSeam(manager).join_job(REGISTERED_SECONDS))
     while True:
         what, given = pipe.recv()
         try:
@@ -140,7 +141,7 @@ class Rank:
         return answer
 
     def steps(self) -> list[str]:
-        return self.berth.log.read_text().splitlines() if self.berth.log.exists() else []
+        return self.berth.log.read_text("utf-8").splitlines() if self.berth.log.exists() else []
 
     @property
     def struck(self) -> str:

@@ -241,7 +241,7 @@ def _plain(tree: Any) -> Any:
 def let_marks_run_out(job: Job) -> None:
     """Those of the dead."""
     for mark in (job.checkpoints / "readers").glob("*"):
-        mark.write_text(json.dumps({**json.loads(mark.read_text()), "until_unix_seconds": 0.0}))
+        mark.write_text(json.dumps({**json.loads(mark.read_text("utf-8")), "until_unix_seconds": 0.0}))
 
 
 def _is_failure(job: Job, path: str) -> bool:
@@ -259,7 +259,7 @@ def check_whole(job: Job, steps: list[int]) -> None:
         for step in steps:
             reader.verify(step)
     checkpoints = Checkpoints(job.store())
-    needed = background.run(checkpoints._needed())
+    needed = background.run(checkpoints.files_needed())
     files = {str(path.relative_to(job.checkpoints)) for path in job.checkpoints.rglob("*") if path.is_file()}
     words = {path for path in files if path.startswith("runs/")}
     kept = files - words - {"lineage.json"}

@@ -119,7 +119,7 @@ class SteppedStorage(FaultyStorage):
         super().__init__(inner)
         self._steps = steps
 
-    async def _call(
+    async def call(
         self,
         operation: str,
         path: str,
@@ -131,7 +131,7 @@ class SteppedStorage(FaultyStorage):
 
 def count_calls(steps: Steps) -> None:
     """To the coordinator, from now on, in this process: each is a step."""
-    plain = Channel._try
+    plain = Channel.try_once
 
     async def stepped(self: Channel, address: str, remote: Any, *rest: Any) -> bytes:
         method = remote.path.rpartition("/")[2]
@@ -139,4 +139,4 @@ def count_calls(steps: Steps) -> None:
             return await plain(self, address, remote, *rest)
         return await steps.take(method, remote.path, lambda: plain(self, address, remote, *rest))
 
-    patch.object(Channel, "_try", stepped).start()
+    patch.object(Channel, "try_once", stepped).start()

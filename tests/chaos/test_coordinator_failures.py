@@ -18,6 +18,7 @@ import pytest
 from strata.errors import BarrierFailed, Expired, StrataError
 from strata.rpc import RpcError
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+from tests.until import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,13 +184,13 @@ def kill_again_and_again(folder: Path, times: int) -> None:
 
 
 def test_nothing_acknowledged_or_shown_is_lost_when_it_is_killed(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, 8)
+    kill_again_and_again(tmp_path, 4)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_two_hundred_times_in_a_row(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, 200)
+@pytest.mark.parametrize("times", [pytest.param(40, marks=pytest.mark.long), pytest.param(200, marks=pytest.mark.soak)])
+def test_again_and_again(tmp_path: Path, times: int) -> None:
+    kill_again_and_again(tmp_path, times)
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
@@ -230,13 +231,13 @@ def test_a_full_disk_ends_it_in_words_and_nothing_is_lost(small_disk: Path, tmp_
         with pytest.raises(RpcError):
             until_it_ends(client, acknowledged, metadata=metadata)
     assert process.wait() == 2
-    assert "no room is left for the journal" in process.log.read_text()
+    assert "no room is left for the journal" in process.log.read_text("utf-8")
     assert len(acknowledged) > 10
 
     _fill(filler)
     process.start(wait=False)
     assert process.wait() == 2, "there is still no room"
-    assert "no room is left" in process.log.read_text()
+    assert "no room is left" in process.log.read_text("utf-8")
 
     filler.unlink()
     process.start()
@@ -264,20 +265,28 @@ def test_a_disk_that_fails_to_flush_ends_it_and_nothing_is_lost(tmp_path: Path) 
         with Client(process.address) as client:
             acknowledged += [client.register(f"w{number}") for number in range(5)]
             inject = ["-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO:when=3+"]
-            tracer = subprocess.Popen(
-                ["strace", "-f", "-qq", *inject, "-p", str(process.pid), "-o", str(tmp_path / "strace.log")]
-            )
-            time.sleep(1.0)
-            with pytest.raises(RpcError):
-                until_it_ends(client, acknowledged)
-        assert process.wait() == 2
-        tracer.wait(10)
-        assert "cannot be written" in process.log.read_text()
+            command = ["strace", "-f", "-qq", *inject, "-p", str(process.pid), "-o", str(tmp_path / "strace.log")]
+            with subprocess.Popen(command) as tracer:
+                try:
+                    until(lambda: _is_traced(process.pid) or tracer.poll() is not None)
+                    with pytest.raises(RpcError):
+                        until_it_ends(client, acknowledged)
+                    assert process.wait() == 2
+                    tracer.wait(30)
+                finally:
+                    tracer.kill()
+        assert "cannot be written" in process.log.read_text("utf-8")
         assert len(acknowledged) < 100
         process.start()
         with Client(process.address) as client:
             for who in acknowledged:
                 client.heartbeat(who)
+
+
+def _is_traced(pid: int) -> bool:
+    """With all of its threads."""
+    each = [(task / "status").read_text("utf-8") for task in Path(f"/proc/{pid}/task").iterdir()]
+    return not any("TracerPid:\t0\n" in status for status in each)
 
 
 # -- silence -----------------------------------------------------------------------------------------------------------
@@ -307,9 +316,8 @@ class Worker:
         self._process.communicate()
 
 
-def test_a_zombie_is_given_up_in_time_named_and_refused_when_it_wakes(tmp_path: Path) -> None:
-    lease, interval = 3.0, 1.0
-    flags = ["--lease-seconds", str(lease), "--heartbeat-seconds", str(interval)]
+def test_a_zombie_is_given_up_named_and_refused_when_it_wakes(tmp_path: Path) -> None:
+    flags = ["--lease-seconds", "3", "--heartbeat-seconds", "1"]
     with coordinator(tmp_path, *flags) as process, Client(process.address, "job") as client:
         client.call("ConfigureJob", recovery="carry_on")
         zombie = Worker(process, "job", 1, 2)
@@ -321,12 +329,9 @@ def test_a_zombie_is_given_up_in_time_named_and_refused_when_it_wakes(tmp_path: 
             beating.start()
             wait = client.start("WaitBarrier", **_from(me), barrier_id="b", arrival=1, expected_participants=2)
             zombie.signal(signal.SIGSTOP)
-            stopped = time.monotonic()
             with pytest.raises(BarrierFailed, match="w1 was lost before it came: its lease ran out") as error:
                 client.result(wait)
-            silent = time.monotonic() - stopped
             assert error.value.missing == ("w1",)
-            assert lease - interval <= silent <= lease + interval + 2.0, "two seconds for a busy machine"
             after = client.call("GetShards", dataset_id="d", rank=0).shard_ids
             assert len(before) == 5
             assert len(after) == 10, "its shards moved"
@@ -350,12 +355,17 @@ def _keep_alive(client: Client, who: Any) -> None:
         return  # the test is over
 
 
+def _workers(process: CoordinatorProcess, job: str) -> dict[str, str]:
+    """Their states, by name."""
+    return {each["worker_id"]: each["state"] for each in process.get(f"/api/v1/workers?job={job}")["items"]}
+
+
 def stop_it_for(folder: Path, seconds: float) -> None:
-    with coordinator(folder, "--no-http", "--lease-seconds", "2", "--heartbeat-seconds", "0.5") as process:
+    with coordinator(folder, "--lease-seconds", "2", "--heartbeat-seconds", "0.5") as process:
         workers = [Worker(process, "job", rank, 3) for rank in range(3)]
         try:
             with Client(process.address, "job") as client:
-                time.sleep(1.0)
+                until(lambda: len(_workers(process, "job")) == 3)
                 process.signal(signal.SIGSTOP)
                 time.sleep(seconds)
                 process.signal(signal.SIGCONT)
@@ -389,32 +399,32 @@ def test_not_even_after_a_minute(tmp_path: Path) -> None:
 
 
 def test_a_restarted_coordinator_gives_everybody_one_full_lease(tmp_path: Path) -> None:
-    flags = ("--no-http", "--lease-seconds", "3", "--heartbeat-seconds", "1")
+    """When that ends is a law on virtual time (`tests/unit/session/test_on_virtual_time.py`)."""
+    lease = 3.0
+    flags = ("--lease-seconds", str(lease), "--heartbeat-seconds", "1")
     with coordinator(tmp_path, *flags) as process, Client(process.address) as client:
         first, second = client.world(2)
         process.kill()
-        time.sleep(5.0)
+        time.sleep(lease + 0.5)  # away for longer than that
         process.start()
         client.heartbeat(first, timeout=10)
         client.heartbeat(second, timeout=10)
-        time.sleep(2.0)
-        client.heartbeat(first)
-        time.sleep(2.5)
+        until(lambda: client.heartbeat(first) and _workers(process, client.job)["w1"] == "failed", every=0.1)
         with pytest.raises(Expired):
             client.heartbeat(second)
 
 
 def test_barriers_go_on_over_a_restart(tmp_path: Path) -> None:
     """The waiters ask again with the numbers they had, and are released together."""
-    with coordinator(tmp_path, "--no-http") as process, Client(process.address) as client:
+    with coordinator(tmp_path) as process, Client(process.address) as client:
         workers = client.world(2)
 
         def wait(who: Any) -> Any:
-            fields = {"barrier_id": "b", "arrival": 1, "expected_participants": 2}
+            fields: dict[str, Any] = {"barrier_id": "b", "arrival": 1, "expected_participants": 2}
             return client.start("WaitBarrier", **_from(who), **fields)
 
         first = wait(workers[0])
-        time.sleep(0.3)
+        until(lambda: process.get(f"/api/v1/barriers?job={client.job}")["open"])
         assert process.stop() == 0
         with pytest.raises(RpcError, match="shutting down"):
             client.result(first)

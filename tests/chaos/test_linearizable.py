@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,13 @@ def play(recorder: Recorder, process: CoordinatorProcess, number: int) -> None:
                 elif chance.random() < 0.4:
                     origin = max(0, epoch + chance.choice((-1, 0, 0, 0, 1)))
                     question = ("advance", origin)
-                    told = recorder.timed(recorder.epochs, number, question, lambda at=origin: _advance(client, at))
+                    told = recorder.timed(recorder.epochs, number, question, partial(_advance, client, origin))
                     epoch = max(epoch, told)
                 elif holds is None:
                     nonce += 1
                     holds = _try_to_take(recorder, client, number, f"{worker}-{nonce}")
                 else:
-                    recorder.timed(recorder.ranks, number, ("free", worker), lambda who=holds: _free(client, who))
+                    recorder.timed(recorder.ranks, number, ("free", worker), partial(_free, client, holds))
                     holds = None
             except RpcError:
                 time.sleep(0.02)
@@ -178,6 +179,7 @@ def test_a_lost_update_would_be_noticed(tmp_path: Path) -> None:
         one for one in recorder.epochs if one.ended is not None and one.question == EPOCH and (one.answer or 0) > 2
     ]
     last = max(known, key=lambda one: one.began)
+    assert last.ended is not None
     stale = Operation(99, EPOCH, 0, last.ended + 0.001, last.ended + 0.002)
     assert not check([*recorder.epochs, stale], 0, epoch_model).holds
 

@@ -174,7 +174,7 @@ def test_rank_0_dies_on_the_way_back(ground: Ground, lease: float) -> None:
     assert kill_on_the_way_back(ground, 0, trial, start=8, stride=9) == {"ahead", "first", "back"}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("lease", [1.0, 0.0], ids=["coordinator", "none"])

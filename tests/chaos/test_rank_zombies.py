@@ -51,9 +51,14 @@ def test_one_of_two_at_some_steps(ground: Ground, name: str, victim: int, start:
     check(sleep(ground, 2, victim, name, start=start, stride=stride), victim, name)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["none", "coordinator"])
-@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 0), (3, 2), (4, 0), (4, 1)])
+@pytest.mark.parametrize(
+    ("size", "victim"),
+    [
+        pytest.param(2, 1, marks=pytest.mark.long),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in [(2, 0), (3, 0), (3, 2), (4, 0), (4, 1)]),
+    ],
+)
 def test_one_of_several_at_every_step(ground: Ground, name: str, size: int, victim: int) -> None:
     check(sleep(ground, size, victim, name), victim, name)

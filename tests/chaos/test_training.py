@@ -146,4 +146,4 @@ def test_a_job_that_is_tormented_ends_and_nothing_is_lost(tmp_path: Path, size: 
         assert int(final["samples"][0]) == EPOCHS * ROWS
         assert int(final["total"][0]) == EPOCHS * sum(range(ROWS)), "every sample once, and none twice"
     eventually(lambda: not subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False).stdout)
-    eventually(lambda: not any(helpers_of(pid) for pid in workers.pids), "the end of all helpers")
+    eventually(lambda: not any(helpers_of(pid) for pid in workers.pids))

@@ -25,6 +25,8 @@ STEPS = EPOCHS * -(-ROWS // BATCH)
 FLAGS = ("--lease-seconds", "3", "--heartbeat-seconds", "0.5")
 RANKS = {"rank 0": (0,), "rank 1": (1,), "both": (2,), "all": (0, 1, 2), "coordinator": ()}
 MOMENTS = [0, 1, 2, 3, 4, 11, 12, 13, STEPS - 1, STEPS]
+LONG_MOMENTS = [0, 3, STEPS]
+"""At the start, between a save and the next, and at the end; the others are left to `make test-soak`."""
 
 
 class End(NamedTuple):
@@ -59,7 +61,7 @@ class Scene:
     @property
     def made(self) -> int:
         """So many steps, by the one who is furthest."""
-        lines = [line for file in self._folder.glob("steps-*") for line in file.read_text().splitlines()]
+        lines = [line for file in self._folder.glob("steps-*") for line in file.read_text("utf-8").splitlines()]
         return max((json.loads(line)[0] + 1 for line in lines), default=0)
 
     def kill(self, who: str) -> None:
@@ -74,14 +76,15 @@ class Scene:
 
     def end(self) -> End:
         for rank, process in self._processes.items():
-            assert process.wait(120) == 0, (self._folder / f"log-{rank}").read_text()[-3000:]
+            assert process.wait(120) == 0, (self._folder / f"log-{rank}").read_text("utf-8")[-3000:]
         ledger = self._operator.call("GetLedger", dataset_id="rows")
         finished = [(each.epoch, each.consumed_samples) for each in ledger.finished]
         with CheckpointReader(self._folder / "checkpoints", job_id=JOB) as checkpoints:
             assert all(checkpoints.verify(step) > 0 for step in checkpoints.list_checkpoints())
             steps, state = checkpoints.latest_step(), checkpoints.load()
         assert steps is not None
-        return End(steps, *(int(state[name][0]) for name in ("samples", "total")), _exactly(state["weight"]), finished)
+        samples, total = (int(state[name][0]) for name in ("samples", "total"))
+        return End(steps, samples, total, _exactly(state["weight"]), finished)
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -115,7 +118,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> End:
 
 def case(who: str, moment: int) -> Any:
     is_sample = (who, moment) == ("both", 13)
-    return pytest.param(who, moment, marks=() if is_sample else pytest.mark.long, id=f"{who} at {moment}")
+    mark = pytest.mark.long if moment in LONG_MOMENTS else pytest.mark.soak
+    return pytest.param(who, moment, marks=() if is_sample else mark, id=f"{who} at {moment}")
 
 
 @pytest.mark.parametrize(("who", "moment"), [case(who, moment) for who in RANKS for moment in MOMENTS])

@@ -27,7 +27,7 @@ def main(folder: Path, seconds: float, example: str) -> None:
                 time.sleep(seconds)
                 yield batch
 
-    strata.data.Loader = Noting
+    strata.data.Loader = Noting  # type: ignore[misc]  # for the example to take
     runpy.run_path(example, run_name="__main__")
 
 

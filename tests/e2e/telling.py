@@ -1,6 +1,7 @@
-"""The command line as a process of its own, and what it told."""
+"""The command line as a process of its own or within this one, and what it told."""
 
 import io
+import logging
 import os
 import signal
 import subprocess
@@ -40,7 +41,7 @@ def strata_here(*arguments: str | Path, cwd: Path | None = None, answer: bytes =
         redirect_stdout(output),
         redirect_stderr(wrong),
         chdir(cwd or Path.cwd()),
-        _signals_kept(),
+        _process_kept(),
     ):
         code = _ended()
     for stream in (output, wrong):
@@ -60,12 +61,23 @@ def _ended() -> int:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+def _process_kept() -> Iterator[None]:
+    """What the command line makes its own in a process: signals, and the log."""
+    root = logging.getLogger()
+    signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers, level, servers = root.handlers[:], root.level, logging.getLogger("uvicorn").level
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in signals.items():
+            signal.signal(number, handler)
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.getLogger("uvicorn").setLevel(servers)
+
+
+def as_text(told: Told) -> "subprocess.CompletedProcess[str]":
+    return subprocess.CompletedProcess(told.args, told.returncode, told.stdout.decode(), told.stderr.decode())
 
 
 def lines(told: Told) -> list[str]:

@@ -1,9 +1,8 @@
-"""`strata ckpt` from outside, on local folders: a real process, its output and its exit code."""
+"""`strata ckpt` on local folders: its output and its exit code, and processes of it where only a process will do."""
 
 import json
 import os
 import subprocess
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from strata import CheckpointManager, PerRank, Replicated
-from tests.e2e.telling import STRATA, Told, lines, refusal, strata
+from tests.e2e.telling import STRATA, Told, lines, refusal, strata_here
 from tests.unit.checkpoint.crews import Crew
+from tests.until import until
 
-ckpt = partial(strata, "ckpt")
+ckpt = partial(strata_here, "ckpt")
 
 
 def document(told: Told, code: int = 0) -> Any:
@@ -361,7 +361,7 @@ def test_cp_makes_a_whole_copy_of_one(root: Path, tmp_path: Path) -> None:
     assert (found["step"], found["referred_bytes"], found["term"]) == (30, 0, 0)
     with CheckpointManager(tmp_path / "copy", job_id="gpt") as manager:
         assert torch.equal(manager.load()["model"]["bias"], torch.full((8,), 30).bfloat16())
-    compared = ["diff", "--exit-code", root / "gpt/checkpoints/step_30", tmp_path / "copy"]
+    compared: list[str | Path] = ["diff", "--exit-code", root / "gpt/checkpoints/step_30", tmp_path / "copy"]
     assert lines(ckpt(*compared))[-1] == "4 tensors same (32.0 KiB); 0 values differ"
 
 
@@ -401,12 +401,14 @@ def test_cp_of_many_tells_what_was_copied_before_it_failed(root: Path, tmp_path:
 def test_cp_that_is_told_to_stop_leaves_nothing_half(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path / "root") as manager:
         manager.save(bytes(300 << 20), step=1)
-    command = [STRATA, "ckpt", "cp", tmp_path / "root", tmp_path / "copy"]
-    copying = subprocess.Popen(command, stderr=subprocess.PIPE)
-    while not list((tmp_path / "copy").glob(".strata-tmp/*.part")) and copying.poll() is None:
-        time.sleep(0.01)
-    copying.terminate()
-    _, said = copying.communicate(timeout=60)
+    command: list[str | Path] = [STRATA, "ckpt", "cp", tmp_path / "root", tmp_path / "copy"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as copying:
+        try:
+            until(lambda: list((tmp_path / "copy").glob(".strata-tmp/*.part")) or copying.poll() is not None)
+            copying.terminate()
+            _, said = copying.communicate(timeout=60)
+        finally:
+            copying.kill()
     assert (copying.returncode, said) == (130, b"interrupted\n")
     assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.name != "lock"]
     lines(ckpt("cp", tmp_path / "root", tmp_path / "copy"))
@@ -425,7 +427,7 @@ def test_export_to_a_file_and_import_it_again(root: Path, tmp_path: Path) -> Non
     assert "exists already" in refusal(ckpt("export", "safetensors", root, tmp_path / "out/w.safetensors"))
     lines(ckpt("export", "safetensors", root, tmp_path / "out/w.safetensors", "--overwrite", "--step", "10"))
 
-    command = ["import", tmp_path / "out/w.safetensors", tmp_path / "new", "--step", "7", "--epoch", "2"]
+    command = ["import", str(tmp_path / "out/w.safetensors"), str(tmp_path / "new"), "--step", "7", "--epoch", "2"]
     (told_in,) = lines(ckpt(*command))
     assert told_in.startswith("imported 4 tensors, 48.0 KiB as step 7 in ")
     assert told_in.endswith("/new/default/checkpoints/step_7")

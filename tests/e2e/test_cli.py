@@ -1,31 +1,31 @@
-"""The command line from outside: a real process, its output and its exit code."""
+"""The command line as such, from outside: its output and its exit code."""
 
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from strata.testing import Plan
+from tests.e2e.telling import as_text, strata_here
+from tests.e2e.telling import strata as strata_process
 
-STRATA = Path(sys.executable).with_name("strata")
 
-
-def strata(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([STRATA, *arguments], capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+def strata(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return as_text(strata_here(*arguments))
 
 
 def test_without_arguments_it_says_what_it_can_do() -> None:
-    told = strata()
-    assert "simulate" in told.stdout
-    assert "demo" in told.stdout
+    told = as_text(strata_process())
+    assert told.returncode == 2
+    assert "simulate" in told.stderr
+    assert "demo" in told.stderr
 
 
 def test_it_knows_its_version() -> None:
-    assert re.fullmatch(r"strata \d+\.\d+\.\d+\n", strata("--version").stdout)
+    assert re.fullmatch(r"strata \d+\.\d+\.\d+\n", as_text(strata_process("--version")).stdout)
 
 
 def test_one_seed_tells_how_it_went() -> None:
@@ -43,7 +43,7 @@ def test_a_seed_replays_to_the_same_digest() -> None:
 
 
 def test_what_the_readme_shows_of_a_seed_is_what_it_gives() -> None:
-    shown = re.findall(r"digest +([0-9a-f]{32})", (Path(__file__).parents[2] / "README.md").read_text())
+    shown = re.findall(r"digest +([0-9a-f]{32})", (Path(__file__).parents[2] / "README.md").read_text("utf-8"))
     assert shown == re.findall(r"[0-9a-f]{32}", strata("simulate", "--seed", "7").stdout)
 
 

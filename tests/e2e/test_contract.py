@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dtruntime import CheckpointReader
-from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.servers.processes import BUCKET, S3_KEY, S3_SECRET, ComponentMissing, s3_client, seaweedfs
 
 SAMPLES, SHARD = 1_281_167, 10_000
@@ -80,13 +80,6 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[CoordinatorProcess]:
-    (tmp_path / "coordinator").mkdir()
-    with coordinator(tmp_path / "coordinator") as process:
-        yield process
-
-
-@pytest.fixture
 def imagenet(tmp_path: Path) -> Path:
     """As many samples as the contract says, a shard to a file, each of a few hundred bytes."""
     folder = tmp_path / "imagenet"
@@ -121,7 +114,7 @@ def ended(processes: "list[subprocess.Popen[str]]") -> list[str]:
 
 
 def test_the_training_program(
-    s3: dict[str, str], running: CoordinatorProcess, imagenet: Path, monkeypatch: pytest.MonkeyPatch
+    s3: dict[str, str], client: Client, running: CoordinatorProcess, imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = running.address.rpartition(":")[2]
     program = GIVEN + TRAINING.replace(":50051", f":{port}").replace("/data/imagenet", str(imagenet))
@@ -136,8 +129,7 @@ def test_the_training_program(
     files = [set(each.splitlines()) for each in said]
     assert files[0] | files[1] == set(map(str, imagenet.iterdir()))
     assert not files[0] & files[1]
-    with Client(running.address) as client:
-        assert len(client.call("ListCheckpoints").checkpoints) == 10
+    assert len(client.call("ListCheckpoints").checkpoints) == 10
 
 
 @pytest.mark.parametrize("coordinated", [False, True], ids=["alone", "in a job"])

@@ -5,7 +5,7 @@ import os
 import pty
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from strata.errors import InvalidInput
 from strata.v1 import coordinator_pb2 as pb
 from tests.e2e.telling import STRATA, Told, lines, refusal, strata, strata_here
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
@@ -20,18 +21,6 @@ from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
 Data = Callable[..., Told]
 
 files_only = partial(strata_here, "data")
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    with coordinator(tmp_path_factory.mktemp("data-cli"), "--lease-seconds", "120") as process:
-        yield process
-
-
-@pytest.fixture
-def client(running: CoordinatorProcess, request: pytest.FixtureRequest) -> Iterator[Client]:
-    with Client(running.address, request.node.name.replace("_", "-")[:60]) as made:
-        yield made
 
 
 @pytest.fixture
@@ -76,14 +65,19 @@ def seen(words: list[str | Path], **environment: str) -> str:
     """What a person sees on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     wanted = os.environ | environment | {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
-    process = subprocess.Popen([STRATA, "data", *words], stdout=theirs, stderr=subprocess.PIPE, env=wanted)
-    os.close(theirs)
     told = b""
-    with suppress(OSError):  # what a terminal says when nobody writes to it any more
-        while piece := os.read(ours, 65536):
-            told += piece
-    os.close(ours)
-    _, wrong = process.communicate(timeout=60)
+    try:
+        with subprocess.Popen([STRATA, "data", *words], stdout=theirs, stderr=subprocess.PIPE, env=wanted) as process:
+            os.close(theirs)
+            try:
+                with suppress(OSError):  # what a terminal says when nobody writes to it any more
+                    while piece := os.read(ours, 65536):
+                        told += piece
+                _, wrong = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
     assert not wrong, wrong
     return told.decode().replace("\r\n", "\n")
 
@@ -122,6 +116,23 @@ def test_with_samples_nothing_need_be_there(data: Data) -> None:
         "shard_count": 1000,
     }
     assert document(data("ls", "--json"))[0]["path"] == ["/nowhere/a", "/nowhere/b"]
+
+
+def test_a_number_that_not_every_reader_holds_is_refused(client: Client, data: Data) -> None:
+    most = "must be at most 9007199254740991, not 9223372036854775807"
+    lines(data("register", "small", "/d", "-f", "csv", "--samples", "10"))
+    told = refusal(data("register", "huge", "/d", "-f", "csv", "--samples", "10", "--shard-size", str(2**63 - 1)))
+    assert f"shard_size {most}" in told
+    said: dict[str, Any] = {
+        "dataset_id": "huge",
+        "total_samples": 10,
+        "shard_size": 2**63 - 1,
+        "path": "/d",
+        "format": "csv",
+    }
+    with pytest.raises(InvalidInput, match=f"shard_size {most}"):  # whoever asks without that command
+        client.call("RegisterDataset", **said)
+    assert [each["dataset_id"] for each in document(data("ls", "--json"))] == ["small"]
 
 
 def test_what_differs_is_replaced_only_where_that_is_said(data: Data) -> None:
@@ -198,8 +209,8 @@ def test_everything_fits_a_terminal_of_80_columns(client: Client, data: Data, ru
         lines(data(*words, "--order", order))
     environment = {"COORDINATOR_URL": running.address, "STRATA_JOB_ID": client.job}
     assert f"elastic-dataset-of-many-images: {path}" in seen(["ls"], **environment)
-    for words in (["ls"], ["show", "elastic-dataset-of-many-images"], ["show", "affinity-dataset-of-many-images"]):
-        told = [line for line in seen([*words], **environment).splitlines() if path not in line]  # which wraps
+    for shown in (["ls"], ["show", "elastic-dataset-of-many-images"], ["show", "affinity-dataset-of-many-images"]):
+        told = [line for line in seen([*shown], **environment).splitlines() if path not in line]  # which wraps
         assert max(map(len, told)) <= 80, max(told, key=len)
 
 
@@ -246,6 +257,32 @@ def test_a_tail_that_is_dropped_is_part_of_the_proof(client: Client, data: Data)
     assert (found["proven"], found["missing_samples"], found["dropped_samples"]) == (True, 0, 30)
     assert found["unproven_epochs"] == []
     assert "  epoch 0 over: every sample once, but for tails that were dropped" in lines(data("show", "images"))
+
+
+def test_samples_that_were_damaged_and_left_out_are_told(client: Client, data: Data) -> None:
+    lines(data("register", "images", "/d", "-f", "csv", "--samples", "400000", "--shard-size", "1000"))
+    (who,) = client.crew(1)
+    consume(client, who, 100_000, left_out={100_000: 10_000})
+    told = data("verify", "images")
+    assert told.returncode == 1
+    assert told.stdout.decode().splitlines()[0] == (
+        "✗ images, version 1, epoch 0 (not over yet): 300,000 of 400,000 samples are missing, and 10,000 were damaged "
+        "and left out: nobody was given them"
+    )
+    assert "  100,000 reported, 10,000 of them damaged and left out, 300,000 left" in lines(data("show", "images"))
+    assert document(data("ls", "--json"))[0]["left_out_samples"] == 10_000
+    consume(client, who, 400_000, left_out={400_000: 40_000})
+    told = data("verify", "images")
+    assert told.returncode == 3
+    assert told.stdout.decode().splitlines()[0] == (
+        "✗ images, version 1, epoch 0 (over): 350,000 of 400,000 samples were given out, each once; 50,000 were "
+        "damaged and left out: nobody was given them"
+    )
+    found = document(data("verify", "images", "--json"), 3)
+    assert (found["proven"], found["consumed_samples"], found["missing_samples"]) == (False, 400_000, 0)
+    assert (found["given_out_samples"], found["left_out_samples"]) == (350_000, 50_000)
+    assert found["unproven_epochs"] == [0]
+    assert "  epoch 0 over: not proven: 0 (50,000 damaged and left out)" in lines(data("show", "images"))
 
 
 def test_epochs_that_ended_unheard_are_named(client: Client, data: Data) -> None:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,6 +15,7 @@ import pytest
 from strata import CheckpointReader
 from strata.demo import task
 from tests.servers.coordinator import Client, coordinator
+from tests.until import until
 
 STRATA = Path(sys.executable).with_name("strata")
 SECONDS = 270
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="pro
 
 
 def started(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [STRATA, "demo", "--folder", str(folder), *arguments]
+    command: list[str | Path] = [STRATA, "demo", "--folder", str(folder), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -34,7 +34,7 @@ def processes(folder: Path) -> dict[int, str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if Path(os.readlink(process / "cwd")) == folder:
-                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+                found[int(process.name)] = (process / "cmdline").read_text("utf-8").replace("\0", " ")
         except OSError:
             continue
     return found
@@ -49,7 +49,7 @@ def pid_of(folder: Path, worker: str) -> int:
 
 
 def noted(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in folder.glob("steps-*.jsonl") for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in folder.glob("steps-*.jsonl") for line in file.read_text("utf-8").splitlines()]
 
 
 def test_what_it_says_is_what_the_files_and_the_ledger_say(tmp_path: Path) -> None:
@@ -97,23 +97,31 @@ def check_ledger(folder: Path, said: dict[str, Any]) -> None:
     assert ledger.dataset.consumed_samples == said["epochs"][-1]["consumed"]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signal.SIGINT,
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+    ],
+)
 def test_interrupted_in_the_middle_it_leaves_nothing_behind(tmp_path: Path, sent: signal.Signals) -> None:
-    if signal.getsignal(sent) is signal.SIG_IGN:
-        pytest.skip("these tests run as by nohup, and so does the demo then")
     folder = tmp_path / "demo"
     process = started(folder)
     assert process.stdout is not None
     with process:
-        while "all of them train" not in (line := process.stdout.readline()):
-            assert line, "it ended"
-        assert len(left_over(folder)) >= 5, "a coordinator and 4 workers"
-        process.send_signal(sent)
-        process.communicate(timeout=60)
+        try:
+            while "all of them train" not in (line := process.stdout.readline()):
+                assert line, "it ended"
+            assert len(left_over(folder)) >= 5, "a coordinator and 4 workers"
+            process.send_signal(sent)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == (-sent if sent == signal.SIGKILL else 130)
-    ends = time.monotonic() + 30
-    while sent == signal.SIGKILL and left_over(folder) and time.monotonic() < ends:
-        time.sleep(0.05)  # they see that it is gone, and end by themselves
+    if sent == signal.SIGKILL:
+        until(lambda: not left_over(folder))  # they see that it is gone, and end by themselves
     assert left_over(folder) == []
 
 

@@ -1,20 +1,20 @@
-"""`strata storage` from outside, on local folders: a real process, its output and its exit code."""
+"""`strata storage` on local folders: its output and its exit code, and processes of it where only a process will do."""
 
 import json
 import os
 import subprocess
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.telling import STRATA, lines, refusal, strata
+from tests.e2e.telling import STRATA, lines, refusal, strata_here
+from tests.until import until
 
 LARGE = os.urandom(1 << 20) * 40
 
 
-storage = partial(strata, "storage")
+storage = partial(strata_here, "storage")
 
 
 @pytest.fixture
@@ -97,14 +97,18 @@ def test_a_pipe_that_closes_early_is_no_accident(run: Path, command: list[str]) 
     (run / "many").mkdir()
     for number in range(3000):
         (run / "many" / f"{'long' * 20}{number}").touch()
-    process = subprocess.Popen([STRATA, "storage", *command], cwd=run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout
-    assert process.stderr
-    process.stdout.read(10)
-    process.stdout.close()
-    with process.stderr:
-        assert process.stderr.read() == b""
-    assert process.wait(60) == 1
+    with subprocess.Popen(
+        [STRATA, "storage", *command], cwd=run, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stderr
+            process.stdout.read(10)
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait(60) == 1
+        finally:
+            process.kill()
 
 
 def test_cat_of_a_folder_or_of_nothing_is_refused(run: Path) -> None:
@@ -226,7 +230,8 @@ def test_a_url_that_is_none_is_refused() -> None:
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line(run: Path) -> None:
-    for command in (["ls", "-r", run], ["cat", run / "notes.txt"]):
+    words: list[list[str | Path]] = [["ls", "-r", run], ["cat", run / "notes.txt"]]
+    for command in words:
         with open("/dev/full", "wb") as full:
             told = subprocess.run(
                 [STRATA, "storage", *command], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
@@ -237,11 +242,13 @@ def test_output_that_cannot_be_written_is_told_in_one_line(run: Path) -> None:
 def test_a_copy_that_is_told_to_stop_says_so_and_leaves_nothing_half(run: Path, tmp_path: Path) -> None:
     with (run / "large").open("wb") as large:
         large.truncate(40 << 30)
-    command = [STRATA, "storage", "cp", run / "large", tmp_path / "copy" / "large"]
-    copying = subprocess.Popen(command, stderr=subprocess.PIPE)
-    while not list((tmp_path / "copy").glob(".strata-tmp/*.part")) and copying.poll() is None:
-        time.sleep(0.01)
-    copying.terminate()
-    _, said = copying.communicate(timeout=60)
+    command: list[str | Path] = [STRATA, "storage", "cp", run / "large", tmp_path / "copy" / "large"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as copying:
+        try:
+            until(lambda: list((tmp_path / "copy").glob(".strata-tmp/*.part")) or copying.poll() is not None)
+            copying.terminate()
+            _, said = copying.communicate(timeout=60)
+        finally:
+            copying.kill()
     assert (copying.returncode, said) == (130, b"interrupted\n")
     assert files(tmp_path / "copy") == {}

@@ -66,7 +66,7 @@ class Play:
 
     def __init__(self) -> None:
         self._parts = parts()
-        self._now = 1000.0
+        self.now = 1000.0
         limits = self._parts.rpc.Limits(streams=16, stream_window=65_535, message_bytes=1 << 17, large_bytes=1 << 18)
         self._served = self._parts.served(*self._methods(), limits=limits, gzip=64)
         self._limits = limits
@@ -106,7 +106,7 @@ class Play:
             def over(self) -> None:
                 self._line.say(b"nobody hears it")
 
-        @rpc.talking
+        @rpc.talking  # type: ignore[untyped-decorator]
         def talk(line: Any, call: Any) -> Any:
             line.say(b"hello")
             return Echo(line)
@@ -185,10 +185,10 @@ class Play:
     # -- what else may happen ----------------------------------------------------------------------------------------
 
     def _time(self, data: Bytes) -> None:
-        self._now += data.byte() / 4
-        self._served.protocol.connection._now = self._now
+        self.now += data.byte() / 4
+        self._served.protocol.connection.now = self.now
         if data.byte() & 1:
-            self._served.protocol.tick(self._now)
+            self._served.protocol.tick(self.now)
         if data.byte() == 255:
             self._served.protocol.drain()
 
@@ -208,7 +208,7 @@ class Play:
         _hold(len(connection.streams) <= limits.streams, "too many streams")
         _hold(held <= most, f"{held} bytes are held")
         _hold(0 <= connection.inbox.large <= limits.large_bytes + limits.message_bytes, "room is miscounted")
-        _hold(len(connection._rest) <= 16_384 + 9, "an endless frame")
+        _hold(len(connection.rest) <= 16_384 + 9, "an endless frame")
         waiting = sum(stream.unsent for stream in connection.streams.values())
         _hold(connection.outbox.unsent == waiting, "what waits is miscounted")
         if not connection.closing:
@@ -251,7 +251,7 @@ def player(broken: list[object]) -> Iterator[Callable[[bytes], None]]:
 
 
 def main() -> None:
-    import atheris
+    import atheris  # type: ignore[import-untyped]
 
     with atheris.instrument_imports(include=["strata", "hpack"]):
         parts()

@@ -47,7 +47,9 @@ def test_harm_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
                 play_all()
 
 
-@pytest.mark.parametrize("seconds", [SECONDS, pytest.param(600, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seconds", [SECONDS, pytest.param(60, marks=pytest.mark.long), pytest.param(600, marks=pytest.mark.soak)]
+)
 @pytest.mark.timeout(900)
 def test_a_search_finds_no_harm(seconds: int, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="missing component: atheris")

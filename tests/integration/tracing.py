@@ -34,7 +34,7 @@ def under_strace(strace: str, inject: str, body: Callable[[], None], tmp_path: P
     os.close(ready_write)
     os.read(ready_read, 1)
     os.close(ready_read)
-    while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+    while Path(f"/proc/{child}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "S":
         os.sched_yield()
     log = tmp_path / "strace.log"
     log.unlink(missing_ok=True)

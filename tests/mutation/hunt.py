@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from tests.mutation.mutants import MUTANTS, SIMULATION, Mutant
 
 if TYPE_CHECKING:  # anything else would import what is yet to be mutated
+    import pytest
+
     from strata.testing.simulation import Plan
 
 SURVIVED, NOTICED, UNSOUND = 0, 1, 3
@@ -129,7 +131,7 @@ class _Failures:
     def __init__(self) -> None:
         self.are_sound = True
 
-    def pytest_exception_interact(self, call: "pytest.CallInfo[None]") -> None:  # noqa: F821
+    def pytest_exception_interact(self, call: "pytest.CallInfo[None]") -> None:
         assert call.excinfo is not None
         self.are_sound = self.are_sound and not isinstance(call.excinfo.value, UNSOUND_ERRORS)
 

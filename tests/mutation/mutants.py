@@ -1,8 +1,9 @@
-"""The mutants: each a rule of the core, broken on purpose at one place, and what is expected to notice it.
+"""The mutants: each a rule of the core, or of how checkpoints are saved and deleted, broken on purpose at one place.
 
-They are kept as diffs, one file for each module in `rules/`, named after it. A hunk is a mutant:
+They are kept as diffs, each with what is expected to notice it: a file for each module in `rules/`, named after it. A
+hunk is a mutant:
 
-    @@ what holds no more [what notices it: `simulation`, or the path of a test file]
+    @@ what holds no more [what notices it: `simulation`, or a test file, or `file::test`]
      a line that stays
     -a line of the source
     +the line that takes its place

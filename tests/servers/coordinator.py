@@ -63,14 +63,14 @@ class CoordinatorProcess:
         assert self.process is not None
         while (started := self._started()) is None:
             if self.process.poll() is not None:
-                raise AssertionError(f"the coordinator ended: {self.log.read_text()}")
+                raise AssertionError(f"the coordinator ended: {self.log.read_text('utf-8')}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"the coordinator is not ready: {self.log.read_text()}")
+                raise AssertionError(f"the coordinator is not ready: {self.log.read_text('utf-8')}")
             time.sleep(0.01)
         self.address, self.http = started["address"], started["http"] or ""
 
     def _started(self) -> Any:
-        for line in self.log.read_text().splitlines():
+        for line in self.log.read_text("utf-8").splitlines():
             if line.endswith("}") and '"message": "started"' in line:
                 return json.loads(line)
         return None
@@ -119,14 +119,19 @@ def coordinator(folder: Path, *flags: str, environment: dict[str, str] | None = 
             running.wait()
 
 
+def own_job() -> str:
+    """The job of a test with the fixture `job`; else that of whoever says none."""
+    return os.environ.get("STRATA_JOB_ID") or "default"
+
+
 class Client:
     """Calls by name on one connection of grpcio's; errors are what the coordinator raised.
 
     A `patient` one sends nothing before it is connected, so that what fails may have happened.
     """
 
-    def __init__(self, address: str, job: str = "default", token: str = "", *, patient: bool = False) -> None:
-        self.job = job
+    def __init__(self, address: str, job: str = "", token: str = "", *, patient: bool = False) -> None:
+        self.job = job or own_job()
         self._patient = patient
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         grpc_options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)]

@@ -163,7 +163,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         Health([SERVICE]).methods(),
         Reflection([SERVICE, "grpc.health.v1.Health"]).methods(),
     ]
-    make = {"strata": Server, "grpcio": GrpcioServer}[arguments.server]
+    make = Server if arguments.server == "strata" else GrpcioServer
     server = make(
         services, interceptors=[watcher], limits=Limits(**json.loads(arguments.limits)), gzip_from_bytes=arguments.gzip
     )
@@ -189,10 +189,11 @@ def main() -> None:
     parser.add_argument("--client-ca", type=Path)
     arguments = parser.parse_args()
     try:
-        import uvloop as loop
+        from uvloop import run
     except ImportError:
-        loop = asyncio  # type: ignore[assignment]
-    loop.run(serve(arguments))
+        asyncio.run(serve(arguments))
+    else:
+        run(serve(arguments))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,20 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
 
 from strata.checkpoint import crewsaver, saver
-from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.attempt import Attempt
+from strata.checkpoint.checkpoints import Checkpoints, Survey
+from strata.checkpoint.committing import commit
 from strata.checkpoint.council import Council
 from strata.checkpoint.joining import Seat
-from strata.checkpoint.saver import Saver
-from strata.checkpoint.store import Store
+from strata.checkpoint.saving import write_bytes
+from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.words import Words
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
@@ -125,8 +127,6 @@ def test_a_commit_that_waits_for_no_parts_is_found(way: type, monkeypatch: pytes
     async def decide(self: object, *about: object) -> bool:
         return True
 
-    commit = crewsaver.commit
-
     async def of_one(store: Any, attempt: Any, found: Any, references: Any, *_: object, **how: bool) -> Any:
         return await commit(store, attempt, found, references, len(references), **how)
 
@@ -138,7 +138,6 @@ def test_a_commit_that_waits_for_no_parts_is_found(way: type, monkeypatch: pytes
 
 @pytest.mark.parametrize("coordinator", [True, False], ids=["coordinator", "storage alone"])
 def test_a_part_that_is_told_before_it_is_durable_is_found(coordinator: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = saver.write_bytes
     late: list[asyncio.Future[None]] = []
 
     async def hasty(store: Any, attempt: Any, data: Any, progress: Callable[[int], None]) -> Any:
@@ -161,7 +160,7 @@ def test_a_part_that_is_told_before_it_is_durable_is_found(coordinator: bool, mo
             def __getattr__(self, name: str) -> Any:
                 return getattr(store, name)
 
-        return await write(cast(Store, Hasty()), attempt, data, progress)
+        return await write_bytes(cast(Store, Hasty()), attempt, data, progress)
 
     monkeypatch.setattr(saver, "write_bytes", hasty)
     assert broken(run_plan(calm(3, coordinator=coordinator))) == "whole"
@@ -171,8 +170,8 @@ def test_a_rank_that_takes_whatever_is_latest_is_found(monkeypatch: pytest.Monke
     """It looks for itself, and says that it did not: the save that the zombies are about to commit comes between."""
     real = Seat.point
 
-    async def stale(self: Any) -> Any:
-        found = await real(self)
+    async def stale(self: Any, looked: Any) -> Any:
+        found = await real(self, looked)
         if self._process.world.number > 1 and self._process.rank == 1:
             steps = await self._checkpoints.line()
             return steps[min(steps)]
@@ -183,12 +182,18 @@ def test_a_rank_that_takes_whatever_is_latest_is_found(monkeypatch: pytest.Monke
 
 
 def test_a_rank_that_loses_what_was_committed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def first(self: Any) -> Any:
-        line = await self.line()
-        return line[min(line)] if line else None
+    def first(self: Any) -> Any:
+        return self.line[min(self.line)] if self.line else None
 
-    monkeypatch.setattr(Checkpoints, "latest", first)
+    monkeypatch.setattr(Survey, "latest", first)
     assert broken(run_plan(calm(2, Fault(12.0, "kill", 1, 1.0), coordinator=False))) == "kept"
+
+
+def test_a_job_that_is_taken_back_for_what_was_saved_without_the_coordinator_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Council, "catch_up", lambda council, latest, _: council.go_on_from(latest))
+    assert broken(run_plan(calm(2, Fault(12.0, "crash", 0, 7.0)))) == "steady"
 
 
 def test_what_is_never_swept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,14 +206,12 @@ def test_what_is_never_swept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_that_never_saves_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., Awaitable[None]] = Saver._save
+    async def never(store: Store, attempt: Attempt, *given: Any, **named: Any) -> Folder:
+        if attempt.folder.step >= 5:
+            await asyncio.sleep(1e6)
+        return await commit(store, attempt, *given, **named)
 
-    async def never(self: Any, save: Any) -> None:
-        if save.handle.step < 5:
-            return await real(self, save)
-        return await asyncio.sleep(1e6)
-
-    monkeypatch.setattr(Saver, "_save", never)
+    monkeypatch.setattr("strata.checkpoint.crewsaver.commit", never)
     assert broken(run_plan(calm(2, coordinator=False))) == "stuck"
 
 

@@ -166,6 +166,15 @@ def test_a_stuck_cluster_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure.rule == "stuck"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_job_that_bad_weather_keeps_from_saving_is_not_stuck(seed: int) -> None:
+    """Somebody's lease runs out before each commit, as it does among thousands that lose few messages."""
+    stormy = msgspec.structs.replace(Plan.of(seed, workers=24), chaos=Chaos(lost=0.3))
+    result = Simulation(stormy).run()
+    assert held(result)
+    assert result.virtual_seconds > stormy.seconds, "no time in good weather was needed"
+
+
 def test_the_store_notices_two_writers_of_one_part() -> None:
     store = Store()
     store.put_part("job", 1, 0, PartFile("a", "w", 1, 1, 0, 5, 0, 0, 0))

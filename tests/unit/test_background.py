@@ -69,3 +69,21 @@ background.run(began.wait())
 def test_what_is_under_way_when_python_ends_is_given_up_before() -> None:
     told = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stdout, told.stderr) == (0, "given up\n", "")
+
+
+FAILS = """
+from strata import background
+
+def fails():
+    raise ZeroDivisionError("a defect")
+
+background.at_the_end(fails)
+background.at_the_end(lambda: print("done", flush=True))
+background.loop()
+"""
+
+
+def test_last_work_that_fails_costs_nobody_else_theirs() -> None:
+    told = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=60, check=False)
+    assert told.stdout == "done\n"
+    assert "a defect" in told.stderr

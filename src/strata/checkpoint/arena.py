@@ -1,14 +1,14 @@
 """Host memory for snapshots: aligned, allocated once, used again. Fresh memory costs more than the copy into it."""
 
-import logging
 import threading
 
 import numpy as np
 
 from strata.checkpoint.frameworks import Block
 from strata.checkpoint.plan import ALIGNMENT
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 GRAIN_BYTES = 2 << 20
 """Sizes are rounded up to this, and memory begins at a multiple of it."""

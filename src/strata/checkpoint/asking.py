@@ -26,6 +26,9 @@ class Caller(Protocol):
     @property
     def is_silent(self) -> bool: ...
 
+    @property
+    def is_unsteady(self) -> bool: ...
+
     async def call(self, method: str, *, within: float = ..., **fields: Any) -> Any: ...
 
 
@@ -38,8 +41,13 @@ class Asking:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the coordinator did not answer when it was last asked."""
+        """Whether the coordinator did not answer when it was last asked, or cannot be reached."""
         return self._caller.is_silent
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether it was out of reach of late: others may go another way."""
+        return self._caller.is_unsteady
 
     async def patiently(self, method: str, *, silence: float | None = None, **fields: Any) -> Any:
         """While the coordinator does not answer, it is asked again: it may come back. So may this worker, if it was

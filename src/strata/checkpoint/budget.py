@@ -1,20 +1,20 @@
 """How much host memory snapshots may take, unless somebody says: a share of what this process may have at all."""
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from strata.logs import get_logger
 from strata.texts import readable_bytes
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 SHARE = 0.4
 LEAST_BYTES = 64 << 20
 _UNLIMITED = 1 << 60
-_GROUPS = Path("/proc/self/cgroup")
-_MOUNTED = Path("/sys/fs/cgroup")
+GROUPS = Path("/proc/self/cgroup")
+MOUNTED = Path("/sys/fs/cgroup")
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
 
@@ -28,7 +28,7 @@ class Budget(NamedTuple):
 def default_budget(environment: Mapping[str, str] = os.environ) -> Budget:
     """A share of the machine's memory, or of the container's, for each of the ranks on this node. It is told in the
     log: nobody else said it."""
-    machine, limit = _machine_bytes(), _container_bytes()
+    machine, limit = machine_bytes(), _container_bytes()
     most, of = (limit, "the container's") if limit < machine else (machine, "the machine's")
     ranks = _local_ranks(environment)
     found = max(LEAST_BYTES, int(most * SHARE / ranks))
@@ -38,7 +38,7 @@ def default_budget(environment: Mapping[str, str] = os.environ) -> Budget:
     return chosen
 
 
-def _machine_bytes() -> int:
+def machine_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on Windows
@@ -63,10 +63,10 @@ def _limit_files() -> Iterator[Path]:
 
 def _groups() -> Iterator[tuple[Path, str, str]]:
     """Where groups are mounted, what the file with the limit is called, and which group is ours."""
-    first, second = (_MOUNTED / "memory", "memory.limit_in_bytes"), (_MOUNTED, "memory.max")
+    first, second = (MOUNTED / "memory", "memory.limit_in_bytes"), (MOUNTED, "memory.max")
     yield *first, ""
     yield *second, ""
-    for line in (_read(_GROUPS) or "").splitlines():
+    for line in (_read(GROUPS) or "").splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers:
             yield *second, group
@@ -81,7 +81,7 @@ def _limit(file: Path) -> int | None:
 
 def _read(file: Path) -> str | None:
     try:
-        return file.read_text().strip()
+        return file.read_text("utf-8").strip()
     except OSError:
         return None
 

@@ -6,11 +6,10 @@ writer.
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from strata.checkpoint.lineage import LINEAGE, Lineage, read_lineage, rebuilt
 from strata.checkpoint.loading import StateLoader, names_of
@@ -29,9 +28,10 @@ from strata.checkpoint.verifying import verify_part
 from strata.checkpoint.whole import Whole, own_names, whole_of
 from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, ObjectNotFound
+from strata.logs import get_logger
 from strata.texts import some_of
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 PINS = "pins"
 LOOKS = 5
@@ -82,6 +82,13 @@ class Survey(NamedTuple):
         return self.line.get(step) or max(same, default=(0, None))[1]
 
 
+Looked: TypeAlias = Callable[[Survey], None]
+
+
+def unheeded(survey: Survey) -> None:
+    """For a look that nobody goes on from."""
+
+
 class Checkpoints:
     """The committed checkpoints of one job."""
 
@@ -95,8 +102,6 @@ class Checkpoints:
         """Held while files that nobody needs are looked for, and while a save looks for a folder to write to."""
         self.taken: set[str] = set()
         """Folders that a save of this process may write to: nobody refers to its files yet."""
-        self.seen: Survey | None = None
-        """What was there when it was last looked."""
         self._unswept: set[str] = set()
         """Folders with files that nobody may need any more."""
         self._told: set[Folder] = set()
@@ -163,8 +168,7 @@ class Checkpoints:
             lineage = rebuilt(metadata for _, metadata in sound)
             if lineage.terms:
                 logger.warning("%s/%s is missing: it is taken from the checkpoints themselves", self.where, LINEAGE)
-        self.seen = Survey(lineage, sound, lineage.line(sound), damaged)
-        return self.seen
+        return Survey(lineage, sound, lineage.line(sound), damaged)
 
     async def latest(self) -> Folder | None:
         """None if there is no checkpoint. One that cannot be read any more is CheckpointDamaged: to go back further
@@ -173,7 +177,10 @@ class Checkpoints:
 
     async def find(self, step: int | None) -> Folder:
         """The latest, or the one of this step: on the line, or else any that has it and is more than a manifest."""
-        survey = await self.survey()
+        return await self.find_in(await self.survey(), step)
+
+    async def find_in(self, survey: Survey, step: int | None) -> Folder:
+        """The same, in what was there at one moment."""
         if step is not None and step not in survey.line:
             hollow = [each for each in survey.sound if each[0].step == step and await self._is_hollow(*each)]
             survey = survey._replace(sound=[each for each in survey.sound if each not in hollow])
@@ -340,7 +347,7 @@ class Checkpoints:
         # In this order. Whoever writes beside the job marks a folder before there is a file in it; and whoever takes a
         # mark away has committed by then what is needed.
         keep = await being_read(self.store) | self.taken
-        needed = await self._needed()
+        needed = await self.files_needed()
         gone = []
         for path in there:
             name = path.partition("/")[0]
@@ -360,7 +367,7 @@ class Checkpoints:
             return False
         return not all([await self.store.storage.exists(self.store.key(part.path)) for part in metadata.parts])
 
-    async def _needed(self) -> set[str]:
+    async def files_needed(self) -> set[str]:
         """Every file that a committed checkpoint is made of. One whose manifest is damaged needs all of its folder; one
         that is hollow needs nothing."""
         needed: set[str] = set()

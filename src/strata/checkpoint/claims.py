@@ -16,7 +16,7 @@ _BEGAN = 19
 
 def own_name() -> str:
     """Of this process: no other that was here before, or will be, has the same."""
-    return f"{os.getpid()} {_began(os.getpid()) or _TOKEN}"
+    return f"{os.getpid()} {began_at(os.getpid()) or _TOKEN}"
 
 
 def is_alive(name: str) -> bool:
@@ -27,14 +27,14 @@ def is_alive(name: str) -> bool:
     process = int(number)
     if process == os.getpid():
         return name == own_name()
-    began = _began(process)
+    began = began_at(process)
     return began == mark if began else _is_there(process)
 
 
-def _began(process: int) -> str:
+def began_at(process: int) -> str:
     """In the system's own count; empty where it does not tell."""
     try:
-        told = Path(f"/proc/{process}/stat").read_text(errors="replace")
+        told = Path(f"/proc/{process}/stat").read_text("utf-8", errors="replace")
         return told.rpartition(")")[2].split()[_BEGAN]
     except (OSError, IndexError):
         return ""

@@ -4,7 +4,6 @@ Whether that is done is known when a save was well: until then each save tries a
 that bring nothing new nothing is looked at but names.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,9 +14,10 @@ from strata.checkpoint.replicas import copies_of, differing, lost_values, stored
 from strata.checkpoint.tree import Leaf
 from strata.checkpoint.whole import Whole
 from strata.errors import RankFailed
+from strata.logs import get_logger
 from strata.texts import some_of
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 REMEMBERED = 10_000
 """So many plain values are known to have been told of: what differs beyond is not told again."""

@@ -1,6 +1,5 @@
 """What lies on a local disk and in the storage behind it, seen together: which checkpoint is where."""
 
-import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,8 +9,9 @@ from strata.checkpoint.lineage import Lineage
 from strata.checkpoint.manifest import METADATA, Metadata
 from strata.checkpoint.store import Folder, Store
 from strata.errors import CheckpointDamaged, ObjectNotFound, StorageError
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 UPLOADED = "uploaded"
 
@@ -81,14 +81,14 @@ class Far(Checkpoints):
         super().__init__(store)
         self._near = near
 
-    async def _needed(self) -> set[str]:
+    async def files_needed(self) -> set[str]:
         try:
-            return await super()._needed() | await self._near._needed()
+            return await super().files_needed() | await self._near.files_needed()
         except StorageError as error:
             if error.storage != self._near.store.storage.url:
                 raise
             logger.warning("the local tier cannot be read: %s", error)
-            return await super()._needed()
+            return await super().files_needed()
 
 
 @dataclass(frozen=True, slots=True)

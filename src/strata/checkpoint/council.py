@@ -11,7 +11,6 @@ storage beside it.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -23,7 +22,7 @@ from strata.checkpoint.datapositions import Positions
 from strata.checkpoint.finishing import missing, place_of, placed, term_of
 from strata.checkpoint.lineage import Term, read_lineage, stem_of
 from strata.checkpoint.manifest import Metadata, PartRef
-from strata.checkpoint.recovering import Recovery
+from strata.checkpoint.recovering import Point, Recovery
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.waiting import named
 from strata.checkpoint.words import Words
@@ -32,6 +31,7 @@ from strata.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    ObjectNotFound,
     RankFailed,
     Refused,
     SaveReplaced,
@@ -40,9 +40,10 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
+from strata.logs import get_logger
 from strata.v1 import coordinator_pb2 as pb
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 AWAIT_SECONDS = 10.0
 LEAST_SECONDS = 0.05
@@ -83,6 +84,8 @@ class Council:
         """The save of which the coordinator knows, last, that it was given up."""
         self._numbers: dict[str, int] = {}
         """By place: the coordinator's numbers of checkpoints that are not removed yet."""
+        self.point: Point | None = None
+        """What this process went on from, last, as far as the coordinator said so."""
         self.generation: int | None = None
         """The one that this process went on or saved in, last."""
         self._called_off: dict[int, str] = {}
@@ -100,18 +103,28 @@ class Council:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the coordinator did not answer when it was last asked."""
+        """Whether the coordinator did not answer when it was last asked, or cannot be reached."""
         return self._asking.is_silent
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether it was out of reach of late: others may go another way."""
+        return self._asking.is_unsteady
 
     # -- rank 0 ------------------------------------------------------------------------------------------------------
 
-    async def settle(self) -> None:
+    async def _list(self) -> list[pb.Checkpoint]:
+        """The newest checkpoints that the coordinator knows. From now on their removal can be told."""
         answer = await self._asking.patiently("ListCheckpoints", page_size=1000)
-        for checkpoint in answer.checkpoints:
-            self._numbers[checkpoint.place] = checkpoint.attempt
+        self._numbers |= {checkpoint.place: checkpoint.attempt for checkpoint in answer.checkpoints}
+        return list(answer.checkpoints)
+
+    async def settle(self) -> None:
+        known = await self._list()
+        for checkpoint in known:
             if checkpoint.status == _DECIDED:
                 await self.recovery.put_manifest(checkpoint.attempt)
-        over = [each.place for each in answer.checkpoints if each.status not in (_OPEN, _DECIDED) and each.place]
+        over = [each.place for each in known if each.status not in (_OPEN, _DECIDED) and each.place]
         for place in await missing(self._store, over):  # whoever removed them did not come to say so
             await self._tell_removed(place)
 
@@ -126,7 +139,36 @@ class Council:
                 f"this rank goes on from {'the start' if base is None else base[0].name}, and the job from {there} "
                 f"({point.reason}): all ranks must load again"
             )
-        self.generation, self._unsure, self._is_off_forgotten = point.generation, None, True
+        self.point, self.generation = point, point.generation
+        self._unsure, self._is_off_forgotten = None, True
+
+    async def catch_up(
+        self, latest: tuple[Folder, Metadata] | None, earlier: Sequence[tuple[Folder, Metadata]] = ()
+    ) -> None:
+        """Tell the coordinator what was saved without it: the latest, and those before it, oldest first. Nobody goes
+        back for that, unless this process went back meanwhile, or the coordinator knows of another recovery point."""
+        if self.point is not None and latest is not None:
+            before = [each for each in earlier if each[0].step < latest[0].step]
+            try:
+                await self.recovery.tell_saved([*before, latest], self.point.number)
+                await self._list()
+                return
+            except (Refused, StaleGeneration) as error:
+                logger.warning("all ranks go on from %s: %s", latest[0].name, error)
+        await self.go_on_from(latest)
+
+    async def committed(self, word: Word) -> tuple[Folder, Metadata] | None:
+        """The checkpoint that came of this save of rank 0's, if it is where it was said to go."""
+        folder, _ = placed(f"{word.folder} {word.attempt}")
+        with suppress(ObjectNotFound):
+            metadata = await self._store.metadata(folder)
+            if metadata.attempt == word.attempt and await self._store.is_committed(folder):
+                return folder, metadata
+        return None
+
+    def goes_back(self, base: tuple[Folder, Metadata] | None) -> bool:
+        """Whether this is not where the coordinator last said that all ranks go on from."""
+        return self.point is None or self.point.folder != (None if base is None else base[0])
 
     async def tell_names(self, names: list[str], term: Term | None) -> None:
         if term is not None:
@@ -352,7 +394,7 @@ class Council:
             await self._asking.acknowledge(begun.attempt, part, {})
         except Refused as error:
             why = (await self._await(save, begun.attempt, known=_OPEN)).reason
-            if _is_replaced(why):
+            if is_replaced(why):
                 raise SaveReplaced(f"the save of step {_step(save)} was given up for a later one") from error
             raise RankFailed(f"the save of step {_step(save)} was given up: {why or error}") from error
 
@@ -392,7 +434,7 @@ class Council:
                 self._called_off[_step(save)] = answer.reason
                 if await is_committed():  # without the coordinator, by a rank 0 that did not hear it
                     return Outcome()
-                return Outcome(answer.reason, _is_certain(answer.reason), _is_replaced(answer.reason))
+                return Outcome(answer.reason, _is_certain(answer.reason), is_replaced(answer.reason))
             known = answer.checkpoint.status or known
             if known not in (_OPEN, _DECIDED, _COMMITTED):
                 return Outcome(f"attempt {begun.attempt} is of no use any more", certain=False)
@@ -433,7 +475,7 @@ def _is_certain(reason: str) -> bool:
     return COULD_NOT_SAVE in reason
 
 
-def _is_replaced(reason: str) -> bool:
+def is_replaced(reason: str) -> bool:
     """Whether rank 0 says so: what another rank failed for may have these words in it, too."""
     own = reason.partition(f"{COULD_NOT_SAVE}: ")[2] or reason
     return own.removeprefix(FAILED) == REPLACED
@@ -441,8 +483,8 @@ def _is_replaced(reason: str) -> bool:
 
 def _not_saved(step: int, answer: Any) -> Word:
     if answer.abandoned:
-        return Word(step, failed=answer.reason, replaced=_is_replaced(answer.reason))
+        return Word(step, failed=answer.reason, replaced=is_replaced(answer.reason))
     if answer.reason.startswith(FAILED):
         why = answer.reason.removeprefix(FAILED)
-        return Word(step, failed=why, replaced=_is_replaced(why))
+        return Word(step, failed=why, replaced=is_replaced(why))
     return Word(step, skipped=answer.reason)

@@ -10,7 +10,6 @@ soon, to hear whether it is. What it does not hear in time fails that save, as a
 loop.
 """
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Coroutine, Sequence
@@ -51,8 +50,9 @@ from strata.errors import (
     StorageError,
     StrataError,
 )
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 T = TypeVar("T")
 

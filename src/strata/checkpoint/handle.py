@@ -75,10 +75,13 @@ class SaveHandle:
                 f"the save of step {self.step} is not over after {timeout:g} s: {self.progress}"
             ) from None
         self.told = True
-        if error is not None:
-            raise error
-        self._check_skipped()
-        return self.report
+        try:
+            if error is not None:
+                raise error
+            self._check_skipped()
+            return self.report
+        finally:
+            del self, error  # the error refers to this frame
 
     def _check_skipped(self) -> None:
         if self.skipped:

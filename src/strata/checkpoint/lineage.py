@@ -20,6 +20,7 @@ import msgspec
 
 from strata.checkpoint.manifest import MOST_TERMS, UNREADABLE, Metadata, check_format, check_own_digest, digest_of
 from strata.checkpoint.store import Store
+from strata.core.ids import advice_on_default
 from strata.errors import CheckpointDamaged, ObjectChanged, ObjectNotFound, Superseded
 
 LINEAGE = "lineage.json"
@@ -170,6 +171,7 @@ def superseded_by(store: Store, newest: Term | None) -> Superseded:
     return Superseded(
         f"another process writes the checkpoints in {store.storage.url}/{store.root} now ({who}): "
         "this one must not save any more. If both are ranks of one run, give rank= and world_size= on all of them"
+        f"{advice_on_default(store.job)}"
     )
 
 

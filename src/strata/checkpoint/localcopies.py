@@ -8,7 +8,6 @@ claims it, and the others wait for the copy. A disk that fails, or is full, cost
 """
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -25,10 +24,11 @@ from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.tiers import NearestOpened
 from strata.checkpoint.watched import WatchedStorage
 from strata.errors import CheckpointDamaged, ObjectExists, ObjectNotFound, StorageError
+from strata.logs import get_logger
 from strata.storage import ObjectInfo, StorageBackend
 from strata.storage.backend import Data, Progress, StorageWriter, byte_view
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 T = TypeVar("T")
 SHARED_BYTES = 1 << 20

@@ -15,8 +15,9 @@ import msgspec
 from strata import background
 from strata.checkpoint.arena import Arena
 from strata.checkpoint.budget import Budget, default_budget
-from strata.checkpoint.checkpoints import Checkpoints
+from strata.checkpoint.checkpoints import Checkpoints, Looked, Survey, unheeded
 from strata.checkpoint.crewsaver import CrewSaver
+from strata.checkpoint.defaults import tell_of_defaults
 from strata.checkpoint.given import whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.localcopies import CopiedCheckpoints, LocalCopies
@@ -40,9 +41,10 @@ from strata.checkpoint.watched import STUCK_SECONDS, watched
 from strata.checkpoint.words import Words
 from strata.config import Config, place_in_world
 from strata.core.events import Position
-from strata.core.ids import check_int
+from strata.core.ids import DEFAULT_JOB, check_callable, check_int, check_name, check_seconds, check_text, check_texts
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, Refused, StrataError
 from strata.storage import StorageBackend, open_storage
+from strata.storage.urls import is_default
 
 if TYPE_CHECKING:  # needs gRPC
     from strata.checkpoint.joining import Seat
@@ -73,9 +75,10 @@ class CheckpointReader:
         rank: int = 0,
     ) -> None:
         self._owned: list[StorageBackend] = []
-        job = job_id or os.environ.get("STRATA_JOB_ID") or "default"
-        store = Store(self._opened(path, backend), job)
-        near = None if local is None else Store(checked_local(self._opened(local), store.storage), job)
+        check_texts(job_id=job_id)
+        job = job_id or os.environ.get("STRATA_JOB_ID") or DEFAULT_JOB
+        store = Store(self._opened(path, "path", backend), job)
+        near = None if local is None else Store(checked_local(self._opened(local, "local"), store.storage), job)
         self._tiers = None if near is None else Tiers(near, store)
         self._checkpoints: Checkpoints = self._tiers or Checkpoints(store)
         self._checkpoints.act_as(check_int(rank, "rank"))
@@ -85,9 +88,13 @@ class CheckpointReader:
         self.loaded_step: int | None = None
         """Of the state that was loaded last: the latest may be another by now."""
 
-    def _opened(self, where: Where | None, backend: str | None = None) -> StorageBackend:
+    def _opened(self, where: Where | None, what: str, backend: str | None = None) -> StorageBackend:
         if isinstance(where, StorageBackend):
             return where
+        if where is not None and not isinstance(where, str | os.PathLike):
+            raise InvalidInput(f"{what} must be a URL, a path or a storage, not {type(where).__name__}")
+        if where == "":
+            raise InvalidInput(f"{what} must not be empty")
         self._owned.append(open_storage(where, backend=backend))
         return self._owned[-1]
 
@@ -156,13 +163,25 @@ class CheckpointReader:
         work = self._going_on_at(load, self._checkpoints.open)
         return await watched(work, f"loading {self._named(load.step)}", timeout)
 
-    async def _at(self, step: int | None, use: Callable[[Folder], Awaitable[T]]) -> T:
-        """Use the checkpoint of this step, or the latest: one that is deleted at that moment is not it any more."""
+    async def _at(
+        self,
+        step: int | None,
+        use: Callable[[Folder], Awaitable[T]],
+        looked: Looked = unheeded,
+    ) -> T:
+        """Use the checkpoint of this step, or the latest: one that is deleted at that moment is not it any more.
+        `looked` is told what was there when it was looked for."""
         step = None if step is None else whole_number(step, "step")
+
+        async def found() -> Folder:
+            survey = await self._checkpoints.survey()
+            looked(survey)
+            return await self._checkpoints.find_in(survey, step)
+
         for _ in range(LATEST_TRIES if step is None else 1):
             with suppress(CheckpointGone):
-                return await use(await self._checkpoints.find(step))
-        return await use(await self._checkpoints.find(step))
+                return await use(await found())
+        return await use(await found())
 
     async def _going_on_at(self, load: Load, use: Callable[[Folder], Awaitable[T]]) -> T:
         """The same for a state that is gone on from: others may have a say in which it is."""
@@ -202,6 +221,7 @@ class CheckpointReader:
         return await background.awaited(self._load_slice(name, index, step, timeout))
 
     async def _load_slice(self, name: str, index: Index, step: int | None, timeout: float | None) -> Any:
+        check_text(name, "name")
         work = self._at(step, lambda folder: self._checkpoints.load_slice(folder, name, index))
         return await watched(work, f"loading {name!r} from {self._named(step)}", timeout)
 
@@ -293,7 +313,10 @@ class CheckpointManager(CheckpointReader):
     """Saves and loads the checkpoints of a job.
 
     path: a URL, or a folder; with `backend`, a prefix in the bucket that CHECKPOINT_BUCKET names; without both the
-    environment decides. keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
+    environment decides, and where it says nothing that is a folder in /tmp. job_id: whose checkpoints these are: the
+    same over restarts of a run, and another for another run in the same place, since the later start of a job
+    supersedes the earlier. By default STRATA_JOB_ID, else `default`, which all runs without one share.
+    keep_count: how many of the latest to keep; all, if nothing is said here or in `config`.
     incremental: refer to what did not change since the checkpoint before, and write the rest.
     local: a folder on a fast disk of this machine. Checkpoints are saved there first, and go on to `path` from there;
     those of several ranks go to both at once, and are loaded from there.
@@ -323,8 +346,10 @@ class CheckpointManager(CheckpointReader):
     ) -> None:
         said: dict[str, Any] = {"config": config, "job_id": job_id, "incremental": incremental, "local": local}
         self._like_this: Callable[[], CheckpointManager] = partial(type(self), path, backend, keep_count, **said)
+        check_texts(job_id=job_id, coordinator_url=coordinator_url)
         settings = Config({"coordinator_url": coordinator_url or None}, os.environ)
-        session = _orchestrators(job_id) if (coordinator_url, rank, world_size) == (None, None, None) else None
+        is_unsaid = coordinator_url is None and rank is None and world_size is None
+        session = _orchestrators(job_id) if is_unsaid else None
         if session is not None:
             job_id, (rank, world_size, run_id) = session.who.job, _place_in(session, run_id)
         is_coordinated = session is not None or (coordinator_url != "" and bool(settings["coordinator_url"]))
@@ -335,22 +360,32 @@ class CheckpointManager(CheckpointReader):
         if is_crew and local is not None:
             self._checkpoints = self._with_copies(local)
         self._checkpoints.act_as(rank, world_size)
-        self.config = _with(config or CheckpointManagerConfig(), keep_count, incremental)
+        self._looked: Survey | None = None
+        """What was there when the state that was asked for last was looked for."""
+        self.config = _with(CheckpointManagerConfig() if config is None else config, keep_count, incremental)
         self._stuck_seconds = self.config.stuck_seconds
         budget = self.config.memory_bytes
         self.budget = Budget(budget, "as configured") if budget is not None else default_budget()
         arena = Arena(self.budget.bytes)
+        if not rank:
+            tell_of_defaults(
+                self.url,
+                is_default_job=not (job_id or os.environ.get("STRATA_JOB_ID")),
+                is_default_path=is_default(path, backend, os.environ),
+            )
         run = None
         if is_coordinated:
             run = known_run(run_id, rank, world_size, self.config.ranks_seconds, together=is_given)
         self._seat = self._taken_seat(session or settings, (rank, world_size, run)) if is_coordinated else None
         self._saver = self._made_saver(arena, rank, world_size, run_id)
+        # A save that is under way keeps the saver: the process stays in its job until that is over.
+        self._dropping = None if self._seat is None else background.when_dropped(self._saver, self._seat.give_up)
 
     def _with_copies(self, local: Where) -> CopiedCheckpoints:
         """Several ranks commit behind; what lies on this machine's disk is for loading."""
         store = self._checkpoints.store
         far = store.storage.inner
-        copies = LocalCopies(far, checked_local(self._opened(local), far))
+        copies = LocalCopies(far, checked_local(self._opened(local, "local"), far))
         return CopiedCheckpoints(Store(copies, store.job), copies)
 
     def _taken_seat(self, where: "Session | Config", world: tuple[int, int, str | None]) -> "Seat":
@@ -400,16 +435,20 @@ class CheckpointManager(CheckpointReader):
         return CrewSaver(self._checkpoints, self.config, arena, words)
 
     async def _going_on_at(self, load: Load, use: Callable[[Folder], Awaitable[T]]) -> T:
-        goes_on = load.step is None and load.keys is None
+        if load.keys is not None:  # a part of it, which nobody goes on from
+            return await self._at(load.step, use)
         try:
-            point = await self._seat.point() if self._seat is not None and goes_on else None
+            point = await self._seat.point(self._look) if self._seat is not None and load.step is None else None
             if point is None:
-                return await self._at(load.step, use)
+                return await self._at(load.step, use, self._look)
         except NotFound:
-            if goes_on:  # then the job begins at the start
-                self._saver.looked()
+            if load.step is None:  # then the job begins at the start
+                self._saver.looked(self._looked)
             raise
         return await self._or_report(point, use(point))
+
+    def _look(self, survey: Survey) -> None:
+        self._looked = survey
 
     async def _read(self, opened: Opened, plan: Plan, load: Load, timeout: float | None) -> Any:
         return await self._or_report(opened.folder, super()._read(opened, plan, load, timeout))
@@ -425,7 +464,11 @@ class CheckpointManager(CheckpointReader):
 
     def save(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> Report:
         """Returns when the checkpoint is committed."""
-        return self._saver.begin(state, step, epoch, metrics, hurried=False).result()
+        handle = self._saver.begin(state, step, epoch, metrics, hurried=False)
+        try:
+            return handle.result()
+        finally:
+            del self, state, handle  # its error refers to this frame
 
     def save_async(self, state: Any, step: int, epoch: int = 0, metrics: dict[str, float] | None = None) -> SaveHandle:
         """Copies the state and returns; it is written behind. Awaiting the handle means that it is copied."""
@@ -444,16 +487,16 @@ class CheckpointManager(CheckpointReader):
 
     def wait(self, timeout: float | None = None) -> None:
         """Until nothing is being written, or uploaded. Raises a failure that nobody was told of yet."""
+        _check_timeout(timeout)
         self._saver.wait(timeout)
 
     async def wait_async(self, timeout: float | None = None) -> None:
-        await asyncio.to_thread(self._saver.wait, timeout)
+        await asyncio.to_thread(self.wait, timeout)
 
     def listen(self, listener: Listener) -> None:
         """Call this with a `SaveEvent` for every save that is over, well or not: on Strata's own thread, so it must
         return at once."""
-        if not callable(listener):
-            raise InvalidInput(f"a listener is called with each event, and a {type(listener).__name__} cannot be")
+        check_callable(listener, "listener")
         self._saver.telling.listen(listener)
 
     @property
@@ -500,29 +543,32 @@ class CheckpointManager(CheckpointReader):
         try:
             self._saver.close()
         finally:
-            if self._seat is not None:
+            if self._seat is not None and self._dropping is not None:
+                self._dropping.detach()
                 self._seat.give_up()
             super().close()
 
-    async def _latest(self) -> int | None:
-        found = await super()._latest()
-        if found is None:  # then the job begins at the start
-            self._saver.looked()
-        return found
-
     def _loaded(self, step: int) -> None:
         super()._loaded(step)
-        self._saver.loaded(step)
+        self._saver.loaded(step, self._looked)
 
     def reads(self, name: str, where: Callable[[], Position] | None) -> None:
         """From now on each checkpoint says, in the same commit, where this process is in that data: it is in
         `describe(step).data`. All ranks must be at the same place. None: not any more. A loader that is part of a
         job, with a dataset_id, needs none of this."""
+        check_name(name, "name")
+        if where is not None:
+            check_callable(where, "where")
         self._saver.reads(name, where)
 
     @property
     def _uploader(self) -> Uploader | None:
         return self._saver.uploader if isinstance(self._saver, TieredSaver) else None
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        check_seconds(timeout, "timeout", or_zero=True)
 
 
 def _orchestrators(job: str | None) -> "Session | None":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+from strata.core.ids import check_bool
 from strata.errors import InvalidInput
 from strata.texts import some_of
 
@@ -29,6 +30,7 @@ class Load:
 
     def check(self) -> None:
         """InvalidInput for what contradicts itself."""
+        check_bool(self.strict, "strict")
         if self.keys is not None and not isinstance(self.keys, str | Iterable):
             raise InvalidInput(f"keys are patterns, one or several, not a {type(self.keys).__name__}")
         if self.rename is not None and not (isinstance(self.rename, Mapping) or callable(self.rename)):
@@ -113,5 +115,5 @@ def chooser(names: Sequence[str], keys: Keys) -> Callable[[str], bool]:
         if not isinstance(pattern, str):
             raise InvalidInput(f"keys are patterns of names, and {pattern!r} is none")
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise InvalidInput(f"no tensor of the checkpoint matches {pattern!r}; there are {some_of(names)}")
+            raise InvalidInput(f"keys: no tensor of the checkpoint matches {pattern!r}; there are {some_of(names)}")
     return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -59,16 +59,17 @@ def _system_call() -> Callable[..., int] | None:
     return call
 
 
-_call = _system_call()
+system_call = _system_call()
+"""None where the system has none."""
 
 
 def _by_the_system(targets: Addresses, sources: Addresses, sizes: Addresses) -> bool:
     """Whether it did."""
-    if _call is None:
+    if system_call is None:
         return False
     into, out_of = _vector(targets, sizes), _vector(sources, sizes)
     count = len(sizes)
-    done = _call(os.getpid(), into.ctypes.data, count, out_of.ctypes.data, count, 0)
+    done = system_call(os.getpid(), into.ctypes.data, count, out_of.ctypes.data, count, 0)
     return done == int(sizes.sum())
 
 

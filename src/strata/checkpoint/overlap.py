@@ -30,7 +30,7 @@ class Deferred:
         self._unchanged: dict[int, list[tuple[torch.Tensor, int]]] = {}
         """By address, what nobody may have changed yet, and how often it had been changed."""
         for value in values:
-            self._unchanged.setdefault(_address(value), []).append((value, _version(value)))
+            self._unchanged.setdefault(address_of(value), []).append((value, _version(value)))
         self._addresses = sorted(self._unchanged)
         self._lock = threading.Lock()
         self._torn = False
@@ -69,7 +69,7 @@ class OptimizerOverlap:
     """Knows every optimizer that has stepped since this was made."""
 
     def __init__(self) -> None:
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._deferred: Deferred | None = None
         itself = weakref.ref(self)
 
@@ -88,14 +88,14 @@ class OptimizerOverlap:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise InvalidInput("a save cannot be part of a CUDA graph: save between two replays")
         extents: set[tuple[int, int]] = set()
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             if not any(group.get("capturable") for group in optimizer.param_groups):
                 extents |= set(map(_extent, _tensors(optimizer)))
         ordered = sorted(extents)
         starts = [start for start, _ in ordered]
 
         def is_owned(value: Any) -> bool:
-            address = _address(value) if isinstance(value, torch.Tensor) else 0
+            address = address_of(value) if isinstance(value, torch.Tensor) else 0
             place = bisect_right(starts, address) - 1
             return address > 0 and place >= 0 and address < ordered[place][1]
 
@@ -107,7 +107,7 @@ class OptimizerOverlap:
         return self._deferred
 
     def _before_step(self, optimizer: Optimizer) -> None:
-        self._optimizers.add(optimizer)
+        self.optimizers.add(optimizer)
         deferred = self._deferred
         if deferred is None:
             return
@@ -124,14 +124,14 @@ def _tensors(optimizer: Optimizer) -> Iterable[torch.Tensor]:
         yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
-def _address(tensor: torch.Tensor) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     return tensor.data_ptr() if tensor.device.type == "cuda" else 0
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """From where to where it lies: some rows of it may be what is copied. Among the elements of one that has gaps, and
     behind what is here of one that lies on many ranks, may be what nobody owns: of those, where they begin."""
-    start, is_whole = _address(tensor), tensor.is_contiguous() and not is_spread(tensor)
+    start, is_whole = address_of(tensor), tensor.is_contiguous() and not is_spread(tensor)
     return start, start + max(1, tensor.nbytes if is_whole else 1)
 
 

@@ -8,7 +8,6 @@ write, it reads without, and is told so: then what it reads may be deleted under
 """
 
 import asyncio
-import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine
@@ -20,8 +19,9 @@ import msgspec
 from strata.checkpoint.manifest import UNREADABLE
 from strata.checkpoint.store import Folder, Store, folders_of
 from strata.errors import CheckpointDamaged, NotFound, ObjectNotFound, StorageError
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 READERS = "readers"
 MARK_SECONDS = 600.0
@@ -88,12 +88,12 @@ def gone(store: Store, folder: Folder) -> CheckpointGone:
 def _tell(store: Store, error: StorageError) -> None:
     """Once for each place."""
     where = f"{store.storage.url}/{store.root}"
-    if where not in _told:
-        _told.add(where)
+    if where not in told_places:
+        told_places.add(where)
         logger.warning("reading %s without a mark, so that a job may delete what is being read: %s", where, error)
 
 
-_told: set[str] = set()
+told_places: set[str] = set()
 
 
 async def _renew(store: Store, key: str, names: list[str]) -> None:

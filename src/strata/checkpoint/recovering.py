@@ -2,8 +2,7 @@
 did not come to put it."""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from strata.checkpoint.asking import CALL_SECONDS, PAUSE_SECONDS, Asking, Caller, now
@@ -13,11 +12,13 @@ from strata.checkpoint.lineage import is_of, read_lineage
 from strata.checkpoint.manifest import Metadata
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.waiting import Wait
+from strata.core.recovery import MAX_EARLIER
 from strata.errors import CheckpointDamaged, Conflict, RankFailed, Refused, StrataError, Superseded
+from strata.logs import get_logger
 from strata.storage import open_storage
 from strata.v1 import coordinator_pb2 as pb
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 Look: TypeAlias = Callable[[], Awaitable[tuple[Folder, Metadata] | None]]
 
@@ -26,6 +27,8 @@ class Point(NamedTuple):
     """Where everybody goes on from in this generation; no folder: from the start."""
 
     generation: int
+    number: int
+    """Counts how often the job was taken back."""
     attempt: int
     step: int
     folder: Folder | None
@@ -66,7 +69,18 @@ class Recovery:
                 await _pause(wait, f"{len(point.ranks)} of {self._size} ranks are there")
                 continue
             folder = placed(point.place)[0] if point.place else None
-            return Point(point.generation, point.attempt, point.step, folder, point.reason)
+            return Point(point.generation, point.point, point.attempt, point.step, folder, point.reason)
+
+    async def tell_saved(self, saved: Sequence[tuple[Folder, Metadata]], since: int) -> None:
+        """Tell the coordinator what was saved without it, oldest first, since the recovery point of that number.
+        StaleGeneration if the job was taken back meanwhile."""
+        for first in range(0, len(saved), MAX_EARLIER + 1):
+            *earlier, latest = map(_found, saved[first : first + MAX_EARLIER + 1])
+            while True:
+                answer = await self._asking.patiently("Recover", found=latest, earlier=earlier, since=since)
+                if not answer.HasField("finish_first"):
+                    break
+                await self.put_manifest(answer.finish_first.attempt)
 
     async def is_known(self, folder: Folder, metadata: Metadata) -> bool:
         """Whether the coordinator knows this checkpoint, even if as one of no use."""

@@ -65,14 +65,14 @@ def _process_groups(rank: int, size: int, patience: float) -> str:
     if store is None:  # MPI's processes have none
         return ""
     try:
-        return _through(store, rank, patience)
+        return through_store(store, rank, patience)
     except RuntimeError as error:
         raise RankFailed(
             f"rank {rank} could not hear the name of the run from rank 0, through torch.distributed's store: {error}"
         ) from error
 
 
-def _through(store: Any, rank: int, patience: float) -> str:
+def through_store(store: Any, rank: int, patience: float) -> str:
     """Each rank makes its managers in the same order: how many it has made is in the store, too, so that also one which
     comes to the same store later knows."""
     made = f"strata/runs/{rank}"

@@ -5,7 +5,6 @@ written at a time: they share one arena.
 """
 
 import asyncio
-import logging
 import os
 import threading
 import time
@@ -46,7 +45,7 @@ from strata.checkpoint.stateful import tree_of
 from strata.checkpoint.store import Folder, Store
 from strata.checkpoint.telling import Telling
 from strata.checkpoint.watched import reason_of, watched
-from strata.core.events import Position
+from strata.core.events import Position, check_position
 from strata.errors import (
     InvalidInput,
     ObjectExists,
@@ -58,12 +57,13 @@ from strata.errors import (
     StorageFull,
     Superseded,
 )
+from strata.logs import get_logger
 from strata.texts import counted, readable_bytes
 
 if TYPE_CHECKING:  # needs torch
     from strata.checkpoint.overlap import Deferred, OptimizerOverlap
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 HISTORY_KEPT = 100
 
@@ -105,7 +105,7 @@ class Saver:
         self._is_closed = False
         self._returned: int | None = None
         self._seen: Survey | None = None
-        """What was there when this process looked where to go on from, if it did."""
+        """What was there when this process last loaded what to go on from, or found nothing to load."""
         self._last: tuple[Folder, Part] | None = None
         self._failures = 0
         self._last_failed: SaveHandle | None = None
@@ -131,7 +131,10 @@ class Saver:
             self._reading[name] = where
 
     def _positions(self) -> Positions:
-        return {**self.positions(), **{name: where() for name, where in self._reading.items()}}
+        beside = {name: where() for name, where in self._reading.items()}
+        for name, position in beside.items():
+            check_position(position, f"where {name!r} is read, as told to reads(),")
+        return {**self.positions(), **beside}
 
     def prepare(self, state: Any) -> None:
         """Plan, and allocate the memory, before the first save is due."""
@@ -140,15 +143,16 @@ class Saver:
         if prepared is not None:
             self._stage(prepared)
 
-    def loaded(self, step: int) -> None:
+    def loaded(self, step: int, seen: Survey | None) -> None:
         """The job goes on from here: what was saved beyond is left behind by the next save."""
         self._returned = step
-        self.looked()
+        self.looked(seen)
 
-    def looked(self) -> None:
-        """Where to go on from. Whoever takes over after that has come later than this process. Who has before has not:
-        what it may still commit is left behind by the first save of this one."""
-        self._seen = self._checkpoints.seen
+    def looked(self, seen: Survey | None) -> None:
+        """Remember what was there when this process loaded, or found nothing to load. A process that takes over after
+        that supersedes this one. One that took over before does not: what it may still commit is left behind by the
+        first save of this one."""
+        self._seen = seen
 
     def begin(
         self, state: Any, step: int, epoch: int, metrics: dict[str, float] | None, *, hurried: bool
@@ -169,8 +173,9 @@ class Saver:
             self._check_failures(hurried=hurried)
             self._free_arena()
             handle.report.waited_seconds = time.perf_counter() - began
+            positions = self._positions()
             stage = None if prepared is None else self._stage(prepared)
-            save = _Save(handle, data, stage, epoch, given, began, hurried, self._positions())
+            save = _Save(handle, data, stage, epoch, given, began, hurried, positions)
             self._remember(handle)
             if stage is None or stage.snapshot.takes_turns or not hurried:
                 self._start(save)
@@ -481,6 +486,8 @@ class Saver:
         self._failures += 1
         self._last_failed = handle
         self.telling.failed(handle.report, error, self._failures)
+        logger.debug("the save of step %d failed", handle.step, exc_info=error)
+        _shorten(error, self)
         handle.failed(error)
 
 
@@ -490,6 +497,25 @@ def why_of(handle: SaveHandle, error: BaseException) -> BaseException:
     if not isinstance(reason, asyncio.CancelledError):
         return reason
     return handle.given_up or SaveAbandoned(f"the save of step {handle.step} was given up: its process ends")
+
+
+def _shorten(error: BaseException, saver: Saver) -> None:
+    """Leave the saver's own calls out of the traceback: the saver keeps its latest errors, and frames that refer to it
+    would keep it and its memory after its manager is dropped, until the garbage collector runs."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        found = errors.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        entry = below = found.__traceback__
+        while entry is not None:
+            if entry.tb_frame.f_locals.get("self") is saver:
+                below = entry.tb_next
+            entry = entry.tb_next
+        found.__traceback__ = below
+        errors += [found.__cause__, found.__context__]
 
 
 def _named(handle: SaveHandle) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from strata.checkpoint.retention import KEEP_ALL
 from strata.checkpoint.watched import STUCK_SECONDS
-from strata.core.ids import check_bool, check_int
+from strata.core.ids import check_bool, check_choice, check_int, check_seconds
 from strata.core.settings import Retention
 from strata.errors import InvalidInput
 
@@ -29,7 +29,8 @@ class CheckpointManagerConfig:
         their next step waits for it, on the GPU: see `overlap`. By default it returns when everything is copied.
     stuck_seconds: a save fails if nothing comes of a call to the storage for so long; the error names it.
     ranks_seconds: in a job of several ranks, how long one waits for the others' parts; the error names them.
-    coordinator_seconds: where there is a coordinator, how long it may take to answer before a save begins without it.
+    coordinator_seconds: where there is a coordinator, how long it may take to answer before a save goes on without it.
+        One that cannot be reached is done without at once.
     local_keep: how many of the latest stay on the local disk, where there is a local tier; and what is not uploaded.
     upload: which checkpoints go on from there: `all` that retention would keep, or only the `newest` at each time.
     """
@@ -54,13 +55,8 @@ class CheckpointManagerConfig:
             raise InvalidInput(f"retention must be Retention(...), not {type(self.retention).__name__}")
         check_bool(self.incremental, "incremental")
         for name in ("stuck_seconds", "ranks_seconds", "coordinator_seconds"):
-            seconds = getattr(self, name)
-            if type(seconds) not in (int, float) or not seconds > 0:
-                raise InvalidInput(f"{name} must be a number above 0, not {seconds!r}")
-        if self.overlap not in OVERLAPS:
-            raise InvalidInput(f"overlap must be one of {', '.join(OVERLAPS)}, not {self.overlap!r}")
+            check_seconds(getattr(self, name), name)
+        check_choice(self.overlap, "overlap", OVERLAPS)
         check_int(self.local_keep, "local_keep", least=1)
-        if self.upload not in UPLOADS:
-            raise InvalidInput(f"upload must be one of {', '.join(UPLOADS)}, not {self.upload!r}")
-        if self.when_busy not in BUSY:
-            raise InvalidInput(f"when_busy must be one of {', '.join(BUSY)}, not {self.when_busy!r}")
+        check_choice(self.upload, "upload", UPLOADS)
+        check_choice(self.when_busy, "when_busy", BUSY)

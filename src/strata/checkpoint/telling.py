@@ -4,7 +4,6 @@ The numbers are Prometheus', in its default registry, from the first save on: wh
 them too.
 """
 
-import logging
 import os
 import threading
 import time
@@ -15,9 +14,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from strata.checkpoint.saving import Report
+from strata.logs import get_logger
 from strata.texts import readable_bytes
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 COMMITTED, FAILED, SKIPPED, REPLACED = "committed", "failed", "skipped", "replaced"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -128,13 +128,13 @@ def show_behind(job: str, count: int) -> None:
     _numbers().behind.labels(job).set(count)
 
 
-_making = threading.Lock()
+lock = threading.Lock()
 
 
 def _unlock() -> None:
     """In a forked child: whoever made them does not live there."""
-    global _making  # noqa: PLW0603
-    _making = threading.Lock()
+    global lock  # noqa: PLW0603
+    lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -163,7 +163,7 @@ class _Numbers:
 
 
 def _numbers() -> _Numbers:
-    with _making:  # two saves may end at once, and none may be made twice
+    with lock:  # two saves may end at once, and none may be made twice
         return _made()
 
 

@@ -9,7 +9,6 @@ there last. It is settled before anything is uploaded. The law: the storage behi
 run has begun there meanwhile; if one has, they are left behind, and their writer is superseded.
 """
 
-import logging
 import time
 from typing import NamedTuple
 
@@ -36,8 +35,9 @@ from strata.errors import (
     StorageError,
     StorageUnavailable,
 )
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 FAR = "far.json"
 

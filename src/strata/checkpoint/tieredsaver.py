@@ -4,7 +4,6 @@ A disk that is full or broken loses no save: that one, and those of a while, are
 """
 
 import asyncio
-import logging
 import time
 from typing import Any
 
@@ -22,9 +21,10 @@ from strata.checkpoint.tiers import Tiers
 from strata.checkpoint.uploader import Uploader, uploaders_at_work
 from strata.checkpoint.watched import watched
 from strata.errors import StorageError, StorageUnavailable, Superseded
+from strata.logs import get_logger
 from strata.texts import readable_bytes
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 OUT_SECONDS = 600.0
 """How long a disk that failed is left alone."""

@@ -7,7 +7,6 @@ Both hold the same files under the same names. A checkpoint is looked for in bot
 is whole there. What the local disk holds of runs that the storage behind does not know is never offered.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from copy import deepcopy
 from functools import partial
@@ -32,9 +31,10 @@ from strata.errors import (
     StorageError,
     StorageUnavailable,
 )
+from strata.logs import get_logger
 from strata.storage import StorageBackend
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 T = TypeVar("T")
 

@@ -406,7 +406,6 @@ def _advice(value: object) -> str:
 class _Build:
     def __init__(self, array: Callable[[int, str], Any], instead: Callable[[int, str], Any] | None) -> None:
         self._array, self._instead = array, instead
-        self._one = array if instead is None else self._either
 
     def value(self, node: Node) -> Any:
         if isinstance(node, list):
@@ -418,7 +417,7 @@ class _Build:
             found = self._instead(node[kind], kind)
             if found is not NOT_INSTEAD:
                 return found
-        make = _MAKERS.get(kind)
+        make = MAKERS.get(kind)
         if make is None:
             raise InvalidInput(f"the checkpoint holds a {kind!r}, which this version of Strata does not know: upgrade")
         return make(self, node)
@@ -431,7 +430,8 @@ class _Build:
 
     def _arrays(self, node: Node) -> Any:
         keys, first = node["arrays"], node["from"]
-        found = dict(zip(keys, map(self._one, range(first, first + len(keys)), repeat(node["of"])), strict=True))
+        one = self._array if self._instead is None else self._either
+        found = dict(zip(keys, map(one, range(first, first + len(keys)), repeat(node["of"])), strict=True))
         return OrderedDict(found) if "as" in node else found
 
     def _either(self, number: int, package: str) -> Any:
@@ -497,7 +497,7 @@ ARRAYS = ("numpy", "torch", "jax", "tensorflow", *VALUES)
 """What stands for an array, by its number."""
 
 
-_MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
+MAKERS: dict[str, Callable[[_Build, Node], Any]] = {
     "rank": lambda build, node: build.value(node["rank"]),
     "dict": _Build._dict,
     "arrays": _Build._arrays,

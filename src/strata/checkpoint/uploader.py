@@ -7,7 +7,6 @@ The law: nothing is uploaded that is not on the line, and nothing once another p
 """
 
 import asyncio
-import logging
 import os
 import random
 import time
@@ -33,9 +32,10 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
+from strata.logs import get_logger
 from strata.texts import counted, readable_bytes
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0

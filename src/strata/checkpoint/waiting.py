@@ -3,13 +3,13 @@ First after half a minute, and then rarer and rarer, with the names of those who
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from strata.errors import StrataError
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 T = TypeVar("T")
 FIRST_SECONDS = 30.0
@@ -27,9 +27,9 @@ def named(ranks: Collection[int]) -> str:
 class Wait:
     """One that has begun now, on the loop's clock."""
 
-    def __init__(self) -> None:
-        self._clock = asyncio.get_running_loop().time
-        self._since, self._next = self._clock(), FIRST_SECONDS
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or asyncio.get_running_loop().time
+        self._since, self.next_seconds = self._clock(), FIRST_SECONDS
 
     @property
     def seconds(self) -> float:
@@ -37,14 +37,14 @@ class Wait:
 
     def is_due(self) -> bool:
         """Whether it is time to tell of it."""
-        is_due = self.seconds >= self._next
+        is_due = self.seconds >= self.next_seconds
         if is_due:
-            self._next *= RARER
+            self.next_seconds *= RARER
         return is_due
 
     async def until_due(self) -> None:
-        await asyncio.sleep(max(0.0, self._next - self.seconds))
-        self._next *= RARER  # by the loop's own count: its clock may be a rounding short of it
+        await asyncio.sleep(max(0.0, self.next_seconds - self.seconds))
+        self.next_seconds *= RARER  # by the loop's own count: its clock may be a rounding short of it
 
 
 async def told(work: Awaitable[T], step: int, who: Callable[[], Awaitable[Collection[int]]], to: str) -> T:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from contextvars import ContextVar
 from typing import Any, NoReturn, Self, TypeVar
 
+from strata.core.ids import check_seconds
 from strata.errors import InvalidInput, StorageUnavailable
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, byte_view
 
@@ -58,9 +59,11 @@ async def watched(work: Coroutine[Any, Any, T], what: str, seconds: float | None
     """
     if seconds is None:
         return await work
-    if not seconds > 0:
+    try:
+        check_seconds(seconds, "timeout")
+    except InvalidInput:
         work.close()
-        raise InvalidInput(f"a timeout must be above 0 seconds, not {seconds!r}")
+        raise
     watch = _Watch()
     token = _current.set(watch)
     try:
@@ -77,7 +80,10 @@ async def watched(work: Coroutine[Any, Any, T], what: str, seconds: float | None
         task.cancel(None if isinstance(error, asyncio.CancelledError) else error)
         await asyncio.wait({task}, timeout=1.0)  # what is stuck may not even end when it is told to
         raise
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        del task  # its error refers to this frame
 
 
 def reason_of(error: BaseException) -> BaseException:

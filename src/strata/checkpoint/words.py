@@ -10,7 +10,6 @@ is over say nothing to anybody.
 """
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,9 +25,10 @@ from strata.checkpoint.manifest import UNREADABLE, Metadata, PartRef
 from strata.checkpoint.store import PARTS_AT_ONCE, Folder, Store
 from strata.checkpoint.waiting import named
 from strata.errors import ObjectNotFound, RankFailed, StrataError
+from strata.logs import get_logger
 from strata.storage import ObjectInfo
 
-logger = logging.getLogger("strata.checkpoint")
+logger = get_logger("strata.checkpoint")
 
 T = TypeVar("T")
 RUNS = "runs"

@@ -9,46 +9,57 @@ from typing import Annotated
 import typer
 
 from strata import __version__
-from strata.cli import ckpt, coordinator, data, demo, job, show, simulate, state, storage
+from strata.cli.lazy import Command, lazy_app
+from strata.cli.output import say, say_error
 from strata.errors import StrataError
 
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="strata",
-    help="A distributed runtime for machine-learning training.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("coordinator")(coordinator.coordinator)
-app.command("status")(show.status)
-app.command("workers")(show.workers)
-app.command("barriers")(show.barriers)
-app.command("events")(show.events)
-app.add_typer(job.app, name="job")
-app.command("config")(show.config)
-app.add_typer(state.app, name="state")
-app.add_typer(storage.app, name="storage")
-app.add_typer(ckpt.app, name="ckpt")
-app.add_typer(data.app, name="data")
-app.command("demo")(demo.demo)
-app.add_typer(simulate.app, name="simulate")
+COMMANDS = {
+    "coordinator": Command("coordinator:coordinator", "Run a coordinator: it keeps the state of training jobs"),
+    "status": Command("show:status", "What each job is doing, or what holds it back, and why"),
+    "workers": Command("show:workers", "The workers of a job: what each is doing, and when it was last heard from"),
+    "barriers": Command("show:barriers", "Barriers that workers wait at, who is missing, and how the latest ended"),
+    "events": Command("show:events", "What happened: the newest last"),
+    "job": Command("job:app", "Tell a running job to save, to stop, or to do without a worker"),
+    "config": Command("show:config", "Which settings are in force, and where each came from"),
+    "state": Command("state:app", "Look at a coordinator's state on disk, save it and put it back"),
+    "storage": Command("storage:app", "Look at storages, copy between them, and check one"),
+    "ckpt": Command(
+        "ckpt:app", "Look at checkpoints, verify and compare them, copy them, and take them to other formats and back"
+    ),
+    "data": Command(
+        "data:app",
+        "The datasets of a job: register them, see who owns what, and prove that an epoch had every sample once",
+    ),
+    "demo": Command("demo:demo", "Train for real on this machine: kill a worker, add one, kill the coordinator"),
+    "simulate": Command(
+        "simulate:app", "Run a simulated cluster: crashes, hangs, partitions, lost and doubled messages"
+    ),
+}
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"strata {__version__}")
+        say(f"strata {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass
+
+
+app = lazy_app(
+    COMMANDS,
+    _root,
+    name="strata",
+    help="A distributed runtime for machine-learning training.",
+    pretty_exceptions_enable=False,
+)
 
 
 def main() -> None:
@@ -65,17 +76,17 @@ def main() -> None:
         app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer catches the interrupt itself, and says nothing
-            typer.echo("interrupted", err=True)
+            say("interrupted", err=True)
         raise
     except StrataError as error:
-        typer.echo(f"error: {error}", err=True)
+        say_error(error)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        say("interrupted", err=True)
         sys.exit(INTERRUPTED)
     except OSError as error:
         _discard_output()
-        typer.echo(f"error: cannot write the output: {error.strerror or error}", err=True)
+        say_error(f"cannot write the output: {error.strerror or error}")
         sys.exit(2)
 
 

@@ -25,12 +25,14 @@ from strata.cli.ckpt_copy import target_store
 from strata.cli.ckpt_place import Job, StepOption, Url, opened
 from strata.cli.ckpt_show import Keys
 from strata.cli.drawing import progress_bar
+from strata.cli.output import say
+from strata.core.ids import DEFAULT_JOB
 from strata.errors import InvalidInput, NotFound
 from strata.storage import StorageBackend
 from strata.storage.copy import OPTIONS, holds_objects
 from strata.storage.traces import leaving_no_trace
 from strata.storage.urls import locate, open_storage, split_object_url
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, readable_bytes
 
 GIB = 1 << 30
 
@@ -158,9 +160,9 @@ async def _export(url: str, step: str, job: str | None, target: str, work: Work)
             made = await work(store, listed.folder, part, meter)
     seconds = perf_counter() - began
     told = f"exported {counted(made.tensors, 'tensor')}, {readable_bytes(made.bytes)}, of step {listed.label}"
-    typer.echo(f"{told} to {printable(target)} in {seconds:.1f} s: {counted(len(made.files), 'file')}")
+    say(f"{told} to {target} in {seconds:.1f} s: {counted(len(made.files), 'file')}")
     if made.left_out:
-        typer.echo(f"{counted(made.left_out, 'array')} left out: bytes and numbers, which are no tensors", err=True)
+        say(f"{counted(made.left_out, 'array')} left out: bytes and numbers, which are no tensors", err=True)
 
 
 @asynccontextmanager
@@ -200,7 +202,7 @@ def import_command(
     ] = "torch",
     job: Job = None,
 ) -> None:
-    """Make a checkpoint of what another format holds. It appears whole or not at all.
+    """Make a checkpoint from files in another format. It appears whole or not at all.
 
     Nothing that is read can run code: a pickle that asks for more than tensors and plain values is refused.
     """
@@ -220,7 +222,7 @@ async def _import(source: str, url: str, step: int, epoch: int, job: str | None,
             )
         seconds = perf_counter() - began
         where = f"{goal.storage.url}/{goal.root}/{made.folder.name}"
-    typer.echo(_told(made, step, where, seconds))
+    say(_told(made, step, where, seconds))
 
 
 async def _usual_job(url: str, job: str | None) -> str:
@@ -231,11 +233,11 @@ async def _usual_job(url: str, job: str | None) -> str:
     try:
         return (await find_place(url)).job
     except NotFound:
-        return "default"
+        return DEFAULT_JOB
 
 
 def _told(made: Imported, step: int, where: str, seconds: float) -> str:
     if made.was_there:
-        return f"step {step} is there already: {printable(where)}"
+        return f"step {step} is there already: {where}"
     amount = f"{counted(made.tensors, 'tensor')}, {readable_bytes(made.bytes)}"
-    return f"imported {amount} as step {step} in {seconds:.1f} s: {printable(where)}"
+    return f"imported {amount} as step {step} in {seconds:.1f} s: {where}"

@@ -14,10 +14,11 @@ from strata.checkpoint.overview import LATEST, Listed
 from strata.checkpoint.store import Store
 from strata.cli.ckpt_place import Found, Job, StepOption, opened
 from strata.cli.drawing import progress_bar
+from strata.cli.output import say
 from strata.errors import InvalidInput, StrataError
 from strata.storage.copy import OPTIONS
 from strata.storage.urls import open_storage
-from strata.texts import printable, readable_bytes
+from strata.texts import readable_bytes
 
 
 def cp(
@@ -32,7 +33,7 @@ def cp(
         str | None, typer.Option("--to-job", help="The job of the copy, if not that of the source.")
     ] = None,
 ) -> None:
-    """Copy a checkpoint between any two storages, and make it whole: what it refers to is copied, too.
+    """Copy a checkpoint, with the files it refers to, between any two storages.
 
     Every byte is verified on the way. A job that runs at the target is not disturbed.
 
@@ -63,12 +64,12 @@ async def _cp(source: str, target: str, step: str, everything: bool, job: str | 
                         progress.advance(bar, made.bytes)
             except (StrataError, asyncio.CancelledError, KeyboardInterrupt):
                 for line in told:
-                    typer.echo(line, err=True)
+                    say(line, err=True)
                 raise
         where = f"{goal.storage.url}/{goal.root}"
     for line in told:
-        typer.echo(line)
-    typer.echo(f"in {printable(where)}")
+        say(line)
+    say(f"in {where}")
 
 
 async def _chosen(found: Found, step: str, everything: bool) -> list[Listed]:

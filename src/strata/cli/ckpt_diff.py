@@ -5,8 +5,6 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from strata.checkpoint.differences import (
     ADDED,
@@ -23,7 +21,8 @@ from strata.checkpoint.manifest import written_metrics
 from strata.checkpoint.overview import LATEST, parse_step
 from strata.checkpoint.skeleton import shown
 from strata.cli.ckpt_place import AsJson, Job, opened
-from strata.cli.drawing import new_table, open_console
+from strata.cli.drawing import Terminal, Text, new_table, open_console
+from strata.cli.output import say_json
 from strata.errors import InvalidInput
 from strata.texts import counted, printable, readable_bytes
 
@@ -50,7 +49,7 @@ def diff(
     before, after = asyncio.run(_read(first, second, third, job))
     found = compare(before, after)
     if as_json:
-        typer.echo(json.dumps(_document(before, after, found), indent=2))
+        say_json(_document(before, after, found))
     else:
         _draw(before, after, found, everything, limit)
     if exit_code and found:
@@ -141,7 +140,7 @@ def _draw(before: Contents, after: Contents, found: Differences, everything: boo
 
 
 def _called(contents: Contents) -> str:
-    return printable(f"step {contents.folder.name.removeprefix('step_')} of job {contents.metadata.job}")
+    return f"step {contents.folder.name.removeprefix('step_')} of job {contents.metadata.job}"
 
 
 def _row(change: TensorChange) -> list[Text]:
@@ -152,20 +151,20 @@ def _row(change: TensorChange) -> list[Text]:
     changed = readable_bytes(change.changed_bytes) if change.what == CHANGED else ""
     return [
         Text(sign, style=style),
-        Text(printable(change.name) or "(the bytes)"),
+        Text(change.name or "(the bytes)"),
         Text(told),
         Text("tied" if change.is_tied else readable_bytes(change.bytes)),
         Text(changed),
     ]
 
 
-def _draw_values(console: Console, found: Differences, limit: int) -> None:
+def _draw_values(console: Terminal, found: Differences, limit: int) -> None:
     table = new_table("", "value", "before", "after")
     for each in found.values[:limit]:
         sign, style = _SIGNS[each.what]
         before = "" if each.what == ADDED else _short(each.before)
         after = "" if each.what == REMOVED else _short(each.after)
-        table.add_row(Text(sign, style=style), Text(printable(each.name) or "(the state)"), Text(before), Text(after))
+        table.add_row(Text(sign, style=style), Text(each.name or "(the state)"), Text(before), Text(after))
     if found.values:
         console.print(table)
         _tell_limit(console, len(found.values), limit, "value")
@@ -188,12 +187,12 @@ def _totals(found: Differences) -> list[str]:
 
 def _places(after: Contents, found: Differences) -> list[str]:
     own = after.folder.name
-    others = [f"{readable_bytes(size)} in {printable(name)}" for name, size in found.lies_in.items() if name != own]
+    others = [f"{readable_bytes(size)} in {name}" for name, size in found.lies_in.items() if name != own]
     if not others:
         return []
     return [f"{own} holds {readable_bytes(found.lies_in.get(own, 0))} itself, and refers to {', '.join(others)}"]
 
 
-def _tell_limit(console: Console, count: int, limit: int, noun: str) -> None:
+def _tell_limit(console: Terminal, count: int, limit: int, noun: str) -> None:
     if count > limit:
         console.print(f"{counted(count - limit, noun)} more: see --limit", style="dim")

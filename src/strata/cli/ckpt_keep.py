@@ -10,8 +10,9 @@ from strata.checkpoint.checkpoints import Checkpoints
 from strata.checkpoint.removal import Removal, plan_removal
 from strata.checkpoint.store import Folder
 from strata.cli.ckpt_place import Found, Job, Steps, Url, Yes, opened
+from strata.cli.output import confirm, say
 from strata.errors import InvalidInput
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, readable_bytes
 
 
 def rm(
@@ -27,12 +28,12 @@ def rm(
     named = list(steps or ())
     where, plan = asyncio.run(_rm(url, named, force, job, really=False))
     for line in _explained(plan):
-        typer.echo(line, err=True)
+        say(line, err=True)
     if not yes:
-        typer.confirm(f"Remove {_what(plan)} from {printable(where)}?", abort=True, err=True)
+        confirm(f"Remove {_what(plan)} from {where}?")
     exact = [each.folder.name for each in plan.doomed]  # and no other, even if there is a newer one by now
     where, plan = asyncio.run(_rm(url, exact, force, job, really=True))
-    typer.echo(f"removed {_what(plan)}")
+    say(f"removed {_what(plan)}")
 
 
 async def _rm(url: str, steps: list[str], force: bool, job: str | None, *, really: bool) -> tuple[str, Removal]:
@@ -71,13 +72,13 @@ def _explained(plan: Removal) -> list[str]:
 def pin(url: Url, steps: Steps = None, job: Job = None) -> None:
     """Keep checkpoints whatever retention says."""
     for label in asyncio.run(_each(url, list(steps or ()), job, Checkpoints.pin)):
-        typer.echo(f"step {label} is pinned: it stays until it is unpinned or removed")
+        say(f"step {label} is pinned: it stays until it is unpinned or removed")
 
 
 def unpin(url: Url, steps: Steps = None, job: Job = None) -> None:
     """Let retention decide on checkpoints again."""
     for label in asyncio.run(_each(url, list(steps or ()), job, Checkpoints.unpin)):
-        typer.echo(f"step {label} is not pinned")
+        say(f"step {label} is not pinned")
 
 
 async def _each(

@@ -1,20 +1,21 @@
 """`strata ckpt ls` and `verify`: which checkpoints there are, and whether they are what was written."""
 
 import asyncio
-import json
 import time
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
+from rich.console import RenderableType
 
 from strata.checkpoint.manifest import written_metrics
 from strata.checkpoint.overview import LATEST, Listed, Overview
 from strata.cli.ckpt_place import AsJson, Found, Job, Steps, Url, opened
-from strata.cli.drawing import new_table, open_console, progress_bar
+from strata.cli.drawing import Text, new_table, open_console, progress_bar
+from strata.cli.output import say, say_error, say_json
+from strata.core.ids import DEFAULT_JOB
 from strata.errors import CheckpointDamaged, InvalidInput
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, moment, readable_bytes
 
 METRICS_SHOWN = 4
 
@@ -39,11 +40,13 @@ def ls(
             "damage": overview.lineage_damage or None,
             "checkpoints": [document(each) for each in rows],
         }
-        typer.echo(json.dumps(found, indent=2))
+        say_json(found)
     else:
-        _draw(overview, rows)
+        draw_table(overview, rows)
+        if place_job == DEFAULT_JOB:
+            say(f"these belong to job {DEFAULT_JOB}, which all runs without a job_id share", err=True)
     if overview.lineage_damage:
-        typer.echo(f"error: {printable(overview.lineage_damage)}", err=True)
+        say_error(overview.lineage_damage)
         raise typer.Exit(1)
 
 
@@ -63,7 +66,7 @@ def document(listed: Listed) -> dict[str, Any]:
         "folder": listed.folder.name,
         "term": metadata.term if metadata else None,
         "epoch": metadata.epoch if metadata else None,
-        "saved": datetime.fromtimestamp(metadata.unix_seconds, UTC).isoformat() if metadata else None,
+        "saved": _saved(metadata.unix_seconds) if metadata else None,
         "bytes": listed.stored_bytes if metadata else None,
         "written_bytes": listed.written_bytes if metadata else None,
         "referred_bytes": listed.stored_bytes - listed.written_bytes if metadata else None,
@@ -77,31 +80,37 @@ def document(listed: Listed) -> dict[str, Any]:
     }
 
 
+def _saved(unix_seconds: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(unix_seconds, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):  # whoever wrote the manifest may have written anything
+        return None
+
+
 def metrics_of(listed: Listed) -> str:
     """The first few, as people read them."""
     found = listed.metadata.metrics if listed.metadata else {}
     told = [
-        f"{printable(name)} {value:.5g}" if isinstance(value, float | int) else f"{printable(name)} {value}"
-        for name, value in found.items()
+        f"{name} {value:.5g}" if isinstance(value, float | int) else f"{name} {value}" for name, value in found.items()
     ]
     return ", ".join(told[:METRICS_SHOWN]) + (", …" if len(told) > METRICS_SHOWN else "")
 
 
-def _draw(overview: Overview, rows: list[Listed]) -> None:
+def draw_table(overview: Overview, rows: list[Listed]) -> None:
     console = open_console()
     table = new_table("step>", "epoch>", "saved", "size>", "written>", "referred>", "tensors>", "ranks>", "metrics", "")
     for each in rows:
         table.add_row(*_row(each, line_is_known=not overview.lineage_damage))
-    console.print(table if rows else f"no checkpoint of {printable(overview.where)} can be loaded")
+    console.print(table if rows else f"no checkpoint of {overview.where} can be loaded")
     for each in rows:
         if each.damage:
-            console.print(Text(f"step {each.label} is damaged: {printable(each.damage)}", style="red"), soft_wrap=True)
+            console.print(Text(f"step {each.label} is damaged: {each.damage}", style="red"), soft_wrap=True)
     hidden = len(overview.checkpoints) - len(rows)
     if hidden:
         console.print(f"{counted(hidden, 'checkpoint')} left behind: see --all", style="dim")
 
 
-def _row(listed: Listed, *, line_is_known: bool) -> list[Text]:
+def _row(listed: Listed, *, line_is_known: bool) -> list[RenderableType]:
     notes = Text(", ").join(
         Text(word, style=style)
         for word, style, holds in (
@@ -119,7 +128,7 @@ def _row(listed: Listed, *, line_is_known: bool) -> list[Text]:
     return [
         Text(listed.label),
         Text(str(metadata.epoch)),
-        Text(f"{datetime.fromtimestamp(metadata.unix_seconds):%Y-%m-%d %H:%M:%S}"),
+        Text(moment(metadata.unix_seconds)),
         Text(readable_bytes(listed.stored_bytes)),
         Text(readable_bytes(listed.written_bytes)),
         Text(readable_bytes(referred) if referred else ""),
@@ -150,15 +159,15 @@ def verify(
     damaged = [each for each in findings if not each["ok"]]
     if as_json:
         found = {"url": where, "ok": not damaged, "checkpoints": findings, "not_verified": others}
-        typer.echo(json.dumps(found, indent=2))
+        say_json(found)
     else:
         for each in findings:
             _tell(each)
         size = readable_bytes(sum(each["bytes"] for each in findings))
         verdict = f"{len(damaged):,} damaged" if damaged else "all as written"
-        typer.echo(f"{counted(len(findings), 'checkpoint')}, {size}: {verdict}")
+        say(f"{counted(len(findings), 'checkpoint')}, {size}: {verdict}")
         if others and not steps:
-            typer.echo(f"this is the latest alone; {counted(len(others), 'other')} not looked at: see --all")
+            say(f"this is the latest alone; {counted(len(others), 'other')} not looked at: see --all")
     if damaged:
         raise typer.Exit(1)
 
@@ -206,5 +215,5 @@ async def _verified(found: Found, listed: Listed, progress: Any) -> dict[str, An
 def _tell(finding: dict[str, Any]) -> None:
     line = Text("✓ " if finding["ok"] else "✗ ", style="green" if finding["ok"] else "red")
     said = f"{readable_bytes(finding['bytes'])} in {finding['seconds']:.1f} s" if finding["ok"] else finding["damage"]
-    line.append(f"{finding['folder']:<12}  {printable(said)}", style="default")
+    line.append(f"{finding['folder']:<12}  {said}", style="default")
     open_console().print(line, soft_wrap=True)

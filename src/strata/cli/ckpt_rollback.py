@@ -1,14 +1,13 @@
 """`strata ckpt rollback`: back to an older checkpoint."""
 
 import asyncio
-import json
 from typing import Annotated
 
 import typer
 
 from strata.checkpoint.rollback import behind, roll_back
 from strata.cli.ckpt_place import AsJson, Job, Url, Yes, opened
-from strata.texts import printable
+from strata.cli.output import confirm, say, say_json
 
 
 def rollback(
@@ -23,15 +22,15 @@ def rollback(
     where, left = asyncio.run(_look(url, to, job))
     steps = ", ".join(map(str, left))
     if left and not yes:
-        typer.confirm(f"Go back to step {to} in {printable(where)}, and leave {steps} behind?", abort=True, err=True)
+        confirm(f"Go back to step {to} in {where}, and leave {steps} behind?")
     if left:
         left = asyncio.run(_go(url, to, job))
     if as_json:
-        typer.echo(json.dumps({"url": where, "latest": to, "left_behind": left}, indent=2))
+        say_json({"url": where, "latest": to, "left_behind": left})
     elif left:
-        typer.echo(f"step {to} is the latest now; left behind: {', '.join(map(str, left))}")
+        say(f"step {to} is the latest now; left behind: {', '.join(map(str, left))}")
     else:
-        typer.echo(f"step {to} is the latest in {printable(where)}: there is nothing to go back from")
+        say(f"step {to} is the latest in {where}: there is nothing to go back from")
 
 
 async def _look(url: str, step: int, job: str | None) -> tuple[str, list[int]]:

@@ -2,12 +2,9 @@
 
 import asyncio
 import json
-from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from strata.checkpoint.leaves import Leaf, leaves_of
 from strata.checkpoint.manifest import Part
@@ -18,9 +15,10 @@ from strata.checkpoint.skeleton import array_kinds, plain_values, shown
 from strata.checkpoint.whole import Whole, number_of_tensors, own_numbers, pieces_of, whole_of
 from strata.cli.ckpt_look import document, metrics_of
 from strata.cli.ckpt_place import AsJson, Job, OneStep, Url, opened
-from strata.cli.drawing import new_table, open_console
+from strata.cli.drawing import Terminal, Text, new_table, open_console
+from strata.cli.output import say_json
 from strata.errors import CheckpointDamaged
-from strata.texts import counted, printable, readable_bytes, some_of
+from strata.texts import counted, moment, printable, readable_bytes, some_of
 
 VALUE_LENGTH = 100
 BYTES_STATE = "(the bytes)"
@@ -59,7 +57,7 @@ def show(
         tensors = [row for row in tensors if wants(row["name"])]
         values = [row for row in values if wants(row["name"])]
     if as_json:
-        typer.echo(json.dumps(_document(found, tensors, values), indent=2))
+        say_json(_document(found, tensors, values))
         return
     console = open_console()
     _draw_head(console, found)
@@ -135,11 +133,11 @@ def _is_own(found: Shown, path: str) -> bool:
 # -- words and pictures ----------------------------------------------------------------------------------------------
 
 
-def _draw_head(console: Console, found: Shown) -> None:
+def _draw_head(console: Terminal, found: Shown) -> None:
     listed, metadata = found.listed, found.listed.metadata
     assert metadata is not None
-    console.print(Text(f"step {listed.label} of job {printable(metadata.job)}", style="bold"))
-    when = f"{datetime.fromtimestamp(metadata.unix_seconds):%Y-%m-%d %H:%M:%S}"
+    console.print(Text(f"step {listed.label} of job {metadata.job}", style="bold"))
+    when = moment(metadata.unix_seconds)
     lines = [
         f"in {found.where}",
         f"saved {when} by Strata {metadata.strata}, epoch {metadata.epoch}, term {metadata.term}",
@@ -153,7 +151,7 @@ def _draw_head(console: Console, found: Shown) -> None:
     if any(holds for _, holds in notes):
         lines.append(", ".join(word for word, holds in notes if holds))
     for line in lines:
-        console.print(Text(f"  {printable(line)}"), soft_wrap=True)
+        console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _amounts(found: Shown) -> str:
@@ -165,17 +163,17 @@ def _amounts(found: Shown) -> str:
     return told + (f", of {listed.ranks} ranks" if listed.ranks > 1 else "")
 
 
-def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:
+def _draw_tensors(console: Terminal, found: Shown, tensors: list[dict[str, Any]], limit: int) -> None:
     numbers = {path: n for n, path in enumerate(dict.fromkeys(f.path for part in found.parts for f in part.files))}
     table = new_table("tensor", "dtype", "shape", "bytes>", "tied to", "files", "")
     for row in tensors[:limit]:
         tied = "" if row["tied_to"] is None else row["tied_to"]
         table.add_row(
-            Text(printable(row["name"]) or BYTES_STATE),
+            Text(row["name"] or BYTES_STATE),
             Text(row["dtype"]),
             Text("x".join(map(str, row["shape"])) or "scalar"),
             readable_bytes(row["bytes"]),
-            Text(("within " if row["is_view"] and tied else "") + printable(tied)),
+            Text(("within " if row["is_view"] and tied else "") + tied),
             " ".join(str(numbers[path]) for path in row["files"]),
             OWN if row["own"] else "",
         )
@@ -186,21 +184,21 @@ def _draw_tensors(console: Console, found: Shown, tensors: list[dict[str, Any]],
     files = new_table("file>", "path", "bytes>", "")
     for part in found.parts:
         for file in part.files:
-            note = "" if _is_own(found, file.path) else f"referred to, of {printable(file.path.partition('/')[0])}"
-            files.add_row(str(numbers[file.path]), Text(printable(file.path)), readable_bytes(file.size), Text(note))
+            note = "" if _is_own(found, file.path) else f"referred to, of {file.path.partition('/')[0]}"
+            files.add_row(str(numbers[file.path]), Text(file.path), readable_bytes(file.size), Text(note))
     if numbers:
         console.print("")
         console.print(files)
 
 
-def _draw_values(console: Console, values: list[dict[str, Any]], limit: int) -> None:
+def _draw_values(console: Terminal, values: list[dict[str, Any]], limit: int) -> None:
     if not values or all(row["value"] is None and not row["name"] for row in values):
         return
     table = new_table("value", "", "")
     for row in values[:limit]:
         text = printable(json.dumps(row["value"], ensure_ascii=False))
         table.add_row(
-            Text(printable(row["name"]) or "(the state)"),
+            Text(row["name"] or "(the state)"),
             Text(text if len(text) <= VALUE_LENGTH else f"{text[:VALUE_LENGTH]}…"),
             OWN if row["own"] else "",
         )
@@ -209,6 +207,6 @@ def _draw_values(console: Console, values: list[dict[str, Any]], limit: int) -> 
     _tell_limit(console, len(values), limit, "value")
 
 
-def _tell_limit(console: Console, count: int, limit: int, noun: str) -> None:
+def _tell_limit(console: Terminal, count: int, limit: int, noun: str) -> None:
     if count > limit:
         console.print(f"{counted(count - limit, noun)} more: see --limit and --keys", style="dim")

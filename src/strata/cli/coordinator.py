@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from strata import __version__
+from strata.cli.drawing import Terminal, Text
 from strata.config import Config
 from strata.errors import InvalidInput
+from strata.logs import get_logger
+from strata.texts import printable, printable_lines
 from strata.wire.tokens import token_is_in_file
 
 
@@ -66,8 +68,8 @@ def coordinator(
     from strata.coordinator import process
 
     settings = _settings(said, no_http)
-    process.run(settings, lambda started: _announce(settings, started, said["coordinator.log_format"]))
-    logging.getLogger("strata.coordinator").info("stopped; everything acknowledged is in the journal")
+    process.run(settings, lambda started: announce(settings, started, said["coordinator.log_format"]))
+    get_logger("strata.coordinator").info("stopped; everything acknowledged is in the journal")
 
 
 def _settings(said: Config, no_http: bool) -> Any:
@@ -78,7 +80,7 @@ def _settings(said: Config, no_http: bool) -> Any:
 
     if not str(said["coordinator.state_dir"]):
         raise InvalidInput("the state needs a folder: --state-dir is empty")
-    listen = _with_port(str(said["coordinator.listen"]))
+    listen = with_port(str(said["coordinator.listen"]))
     host = "127.0.0.1" if listen.startswith("unix:") else split_address(listen)[0]
     return CoordinatorConfig(
         listen=listen,
@@ -99,7 +101,7 @@ def _settings(said: Config, no_http: bool) -> Any:
     )
 
 
-def _with_port(address: str) -> str:
+def with_port(address: str) -> str:
     """`host` alone has the usual port."""
     if "://" in address:
         raise InvalidInput(f"give host:port to listen on, not {address!r}")
@@ -111,9 +113,9 @@ def _with_port(address: str) -> str:
     return f"{address}:50051" if plain else address
 
 
-def _announce(settings: Any, started: Any, log_format: str) -> None:
+def announce(settings: Any, started: Any, log_format: str) -> None:
     if log_format == "json":
-        logging.getLogger("strata.coordinator").info(
+        get_logger("strata.coordinator").info(
             "started",
             extra={
                 "fields": {
@@ -131,7 +133,6 @@ def _announce(settings: Any, started: Any, log_format: str) -> None:
     scheme = "http" if settings.tls is None else "https"
     found = "nothing yet: a fresh start" if not started.jobs else f"{started.jobs} jobs, {started.workers} workers"
     lines = [
-        f"[bold]Strata coordinator[/] {__version__}, term {started.term}",
         f"  gRPC    {started.address}" + (" (grpcio)" if settings.rpc == "grpcio" else ""),
         *([f"  HTTP    {scheme}://{started.http}/api/dashboard"] if started.http else []),
         f"  state   {settings.state_dir.absolute()}: {found} ({started.records_replayed} records read in "
@@ -140,7 +141,8 @@ def _announce(settings: Any, started: Any, log_format: str) -> None:
         f"  leases  {settings.policy.lease_seconds:g} s, a heartbeat every {settings.policy.heartbeat_seconds:g} s",
         "  Ctrl-C or SIGTERM stops it in good order",
     ]
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
+    console.print(Text("Strata coordinator", "bold").append(f" {__version__}, term {started.term}", "not bold"))
     for line in lines:
         console.print(line)
     sys.stdout.flush()
@@ -157,16 +159,25 @@ def _protection(settings: Any) -> str:
 
 def _set_up_logging(form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines() if form == "json" else _Lines())
-    root = logging.getLogger()
+    handler.setFormatter(_JsonLines() if form == "json" else TextLines())
+    root = logging.getLogger()  # noqa: TID251 - not one of Strata's
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # noqa: TID251 - not one of Strata's
 
 
-class _Lines(logging.Formatter):
+class TextLines(logging.Formatter):
+    """One line for each, whoever logs; of an exception further lines, which are indented."""
+
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 class _JsonLines(logging.Formatter):

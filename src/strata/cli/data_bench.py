@@ -1,6 +1,5 @@
 """`strata data bench`: how fast the loader reads files, on this machine."""
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
@@ -9,6 +8,7 @@ import typer
 
 from strata.cli.data_place import Format, Paths, indexed
 from strata.cli.drawing import counting_bar, open_console
+from strata.cli.output import say_json
 from strata.cli.remote import Json
 from strata.data.index import DatasetIndex
 from strata.data.loader import MEMORY_BYTES, Loader
@@ -66,7 +66,7 @@ def bench(
     ) as loader:
         measured = _measure(loader, batch_size, began, seconds)
     if as_json:
-        typer.echo(json.dumps(_document(made, measured, index_seconds), indent=2))
+        say_json(_document(made, measured, index_seconds))
     else:
         _tell(made, measured, index_seconds, batch_size)
 

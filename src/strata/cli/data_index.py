@@ -1,16 +1,15 @@
 """`strata data index` and `check`: what a dataset's files hold, kept as one small file, and what changed since."""
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.text import Text
 
 from strata.cli.data_place import Format, Paths, indexed
-from strata.cli.drawing import new_table, open_console
+from strata.cli.drawing import Text, new_table, open_console
+from strata.cli.output import say, say_json
 from strata.cli.remote import Json
 from strata.data.files import File
 from strata.data.finding import find_files
@@ -21,7 +20,7 @@ from strata.data.indexfile import is_index, load_index, save_index
 from strata.data.indexing import THREADS
 from strata.errors import InvalidInput, NotFound
 from strata.storage.urls import locate
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, readable_bytes
 
 NAME = ".strata-index"
 SHOWN = 20
@@ -46,10 +45,10 @@ def index(
     where = out or _beside(paths[0], is_file=made.files == 1 and made.file(0).path == _plain(paths[0]))
     save_index(made, where)
     if as_json:
-        typer.echo(json.dumps(_document(made) | {"index": where}, indent=2))
+        say_json(_document(made) | {"index": where})
         return
     _draw(made)
-    typer.echo(f"saved as {printable(where)}")
+    say(f"saved as {where}")
 
 
 def _plain(path: str) -> str:
@@ -94,7 +93,7 @@ def _draw(made: DatasetIndex) -> None:
         console.print(f"{counted(made.blocks, 'block')} of {samples} samples, {sizes}", soft_wrap=True)
     table = new_table("column", "type")
     for name, kind in found["columns"].items():
-        table.add_row(Text(printable(name)), Text(printable(kind)))
+        table.add_row(Text(name), Text(kind))
     if found["columns"]:
         console.print(table)
     console.print(f"fingerprint {whole(made.fingerprint)}")
@@ -128,7 +127,7 @@ def check(
     changes = known.check(_found(known, searched) if searched else _still_there(known))
     if as_json:
         plain = [{"path": each.path, "change": each.kind} for each in changes]
-        typer.echo(json.dumps({"index": file, "added_looked_for": bool(searched), "changes": plain}, indent=2))
+        say_json({"index": file, "added_looked_for": bool(searched), "changes": plain})
     else:
         _tell(known, changes, searched is not None)
     if changes:
@@ -144,7 +143,7 @@ def _index_of(place: str) -> tuple[str, str | None]:
         beside = _beside(place, is_file=is_file)
         if is_index(beside):
             return beside, place
-    raise NotFound(f"{printable(place)} is no index, and has none beside it: make one with `strata data index`")
+    raise NotFound(f"{place} is no index, and has none beside it: make one with `strata data index`")
 
 
 def _found(known: DatasetIndex, paths: list[str]) -> list[File]:
@@ -172,9 +171,7 @@ def _tell(known: DatasetIndex, changes: list[Change], added_too: bool) -> None:
     console = open_console()
     styles = {"changed": "yellow", "missing": "red", "added": "cyan"}
     for each in changes[:SHOWN]:
-        console.print(
-            Text(f"{each.kind:<8}", styles[each.kind]).append(printable(each.path), "default"), soft_wrap=True
-        )
+        console.print(Text(f"{each.kind:<8}", styles[each.kind]).append(each.path, "default"), soft_wrap=True)
     if len(changes) > SHOWN:
         console.print(f"and {len(changes) - SHOWN:,} more: see --json")
     kinds = [each.kind for each in changes]

@@ -1,23 +1,22 @@
 """`strata data register`, `ls` and `unregister`: which datasets a job has."""
 
-import json
 from contextlib import nullcontext
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.text import Text
 
 from strata.cli.ckpt_place import Yes
 from strata.cli.data_place import Dataset, Format, Job, Paths, counting, job_named, one_or_all, registry_at
-from strata.cli.drawing import GAP, fitted, meter, open_console, percent
+from strata.cli.drawing import GAP, Text, fitted, meter, open_console, percent
+from strata.cli.output import confirm, say, say_json
 from strata.cli.remote import Json, Url
 from strata.core.paths import shown
 from strata.data.paths import read
 from strata.data.registered import RegisteredDataset, default_shard_size
 from strata.errors import Conflict, NotFound
 from strata.sharding import Strategy
-from strata.texts import counted, printable
+from strata.texts import counted
 
 BAR = 8
 LEAST_PATH = 30
@@ -74,9 +73,9 @@ def register(
     size = shard_size or default_shard_size(made.total_samples)
     shards = -(-made.total_samples // size)
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(made) | {"shard_size": size, "shard_count": shards}, indent=2))
+        say_json(msgspec.to_builtins(made) | {"shard_size": size, "shard_count": shards})
         return
-    typer.echo(
+    say(
         f"{dataset} is registered: version {made.version}, epoch {made.epoch}, {counted(made.total_samples, 'sample')} "
         f"in {counted(shards, 'shard')} of {size:,}"
     )
@@ -96,26 +95,26 @@ def ls(job: Job = None, url: Url = None, as_json: Json = False) -> None:
     with registry_at(url, job) as registry:
         found = registry.list()
         if as_json:
-            typer.echo(json.dumps([document(each) for each in found], indent=2))
+            say_json([document(each) for each in found])
         elif found:
-            _draw(found)
+            draw_table(found)
         else:
-            typer.echo(f"job {job_named(job)} has no datasets: see `strata data register`")
+            say(f"job {job_named(job)} has no datasets: see `strata data register`")
 
 
 def document(dataset: RegisteredDataset) -> dict[str, Any]:
     """A dataset for programs. Its path is a list where it is several."""
     plain: dict[str, Any] = msgspec.to_builtins(dataset)
-    return plain | {"shard_count": dataset.layout.shard_count, "path": read(dataset.path)}
+    return plain | {"shard_count": dataset.shard_count, "path": read(dataset.path)}
 
 
 def told_path(path: str) -> str:
     """In one line, without what may be secret."""
     first, *others = shown(path).split("\n")
-    return printable(first) + (f" and {len(others):,} more" if others else "")
+    return first + (f" and {len(others):,} more" if others else "")
 
 
-def _draw(found: list[RegisteredDataset]) -> None:
+def draw_table(found: list[RegisteredDataset]) -> None:
     """Paths behind the numbers, or below them where that leaves no room; there also ids that are too long."""
     console = open_console()
     heads = ["dataset", "version>", "samples>", "shards>", "epoch>", "consumed", "format"]
@@ -150,16 +149,16 @@ def _padded(cell: Text, width: int, *, flush_right: bool) -> Text:
     if len(cell) > width:
         return Text(fitted(cell.plain, width), cell.style)
     space = " " * (width - len(cell))
-    return Text(space).append_text(cell) if flush_right else cell.copy().append(space)
+    return Text(space).append_text(cell) if flush_right else Text().append_text(cell).append(space)
 
 
 def _row(each: RegisteredDataset) -> list[Text]:
-    words = [each.dataset_id, str(each.version), f"{each.total_samples:,}", f"{each.layout.shard_count:,}"]
+    words = [each.dataset_id, str(each.version), f"{each.total_samples:,}", f"{each.shard_count:,}"]
     share = percent(each.consumed_samples, each.total_samples)
     return [
         *map(Text, [*words, str(each.epoch)]),
-        meter(each.consumed_samples / each.total_samples, BAR).append(f" {share:>6}", "default"),
-        Text(printable(each.format)),
+        meter(each.consumed_samples / max(1, each.total_samples), BAR).append(f" {share:>6}", "default"),
+        Text(each.format),
     ]
 
 
@@ -173,10 +172,10 @@ def unregister(dataset: Dataset, yes: Yes = False, job: Job = None, url: Url = N
         there = known.get(dataset)
         if there is None:
             others = f"it has {', '.join(known)}" if known else "it has none"
-            raise NotFound(f"no dataset {printable(dataset)!r} in job {job_named(job)!r}: {others}")
+            raise NotFound(f"no dataset {dataset!r} in job {job_named(job)!r}: {others}")
         if not yes:
             share = percent(there.consumed_samples, there.total_samples)
             what = f"{dataset}, version {there.version}, which is in epoch {there.epoch} ({share} consumed)"
-            typer.confirm(f"Unregister {what}?", abort=True, err=True)
+            confirm(f"Unregister {what}?")
         registry.unregister(dataset, there.version)  # and no other, if it was replaced meanwhile
-    typer.echo(f"{dataset} is not registered any more: version {there.version} is gone")
+    say(f"{dataset} is not registered any more: version {there.version} is gone")

@@ -12,7 +12,7 @@ from strata.config import Config
 from strata.data.formats import FORMATS
 from strata.data.index import DatasetIndex
 from strata.data.indexing import Progress, index_dataset
-from strata.data.ledger import Ledger
+from strata.data.ledger import Finished, Ledger
 from strata.data.registry import DatasetRegistry
 from strata.errors import StrataError
 from strata.rpc import RpcError, Status
@@ -58,8 +58,13 @@ def _reaching() -> Iterator[None]:
 def unproven_of(ledger: Ledger) -> str:
     """Which epochs, and why each is not proven."""
     unheard = [f"{each} (nothing was reported)" for each in spans(ledger.unheard)]
-    short = [f"{each.epoch} ({each.missing:,} missing)" for each in ledger.short]
+    short = [f"{each.epoch} ({_short_of(each)})" for each in ledger.short]
     return some_of([*unheard, *short], 6)
+
+
+def _short_of(epoch: Finished) -> str:
+    counts = {"missing": epoch.missing, "damaged and left out": epoch.left_out}
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
 
 
 def job_named(job: str | None) -> str:

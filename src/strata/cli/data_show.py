@@ -1,25 +1,23 @@
 """`strata data show`: a dataset, the state of its epoch, and who owns which of its shards, as a strip for each rank."""
 
 import asyncio
-import json
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from strata.cli.data_jobs import document, told_path
 from strata.cli.data_place import Dataset, Job, asked, unproven_of
 from strata.cli.data_strips import SHADES, cell_edges, strip, strip_of
-from strata.cli.drawing import GAP, fitted, meter, new_table, open_console, percent
+from strata.cli.drawing import GAP, Terminal, Text, fitted, meter, new_table, open_console, percent
+from strata.cli.output import say_json
 from strata.cli.remote import Json, Url
 from strata.core.consumption import Consumption
 from strata.data.ledger import TRIES, Holder, Ledger, read_ledger
 from strata.errors import NotFound, Refused
-from strata.texts import counted, printable, some_of
+from strata.texts import counted, some_of
 from strata.wire.asking import Asker
 
 AT_ONCE = 16
@@ -52,7 +50,7 @@ def show(
     """
     ledger, owners = asked(url, job, lambda asker: _owners(asker, dataset, epoch, ranks))
     if as_json:
-        typer.echo(json.dumps(_document(ledger, owners, epoch), indent=2))
+        say_json(_document(ledger, owners, epoch))
         return
     console = open_console()
     _tell_dataset(console, ledger)
@@ -128,17 +126,17 @@ def _consumed(ledger: Ledger, owner: Owner) -> int | None:
 # -- for people ------------------------------------------------------------------------------------------------------
 
 
-def _tell_dataset(console: Console, ledger: Ledger) -> None:
+def _tell_dataset(console: Terminal, ledger: Ledger) -> None:
     known = ledger.dataset
-    samples, shards = counted(known.total_samples, "sample"), counted(known.layout.shard_count, "shard")
+    samples, shards = counted(known.total_samples, "sample"), counted(known.shard_count, "shard")
     console.print(Text(known.dataset_id, "bold").append(f", version {known.version}", "default"))
     console.print(f"  {samples} in {shards} of {known.shard_size:,}")
     shuffled = f"shuffled with seed {known.seed}" if known.shuffle else "not shuffled"
     console.print(f"  {shuffled}, {known.order} order, shares by {known.strategy.removesuffix('-v1')}")
-    console.print(Text(f"  {printable(known.format)}: {told_path(known.path)}"), soft_wrap=True)
+    console.print(Text(f"  {known.format}: {told_path(known.path)}"), soft_wrap=True)
 
 
-def _tell_epochs(console: Console, ledger: Ledger) -> None:
+def _tell_epochs(console: Terminal, ledger: Ledger) -> None:
     known, width = ledger.dataset, _width(console)
     before = _finished(ledger)
     if before:
@@ -148,7 +146,8 @@ def _tell_epochs(console: Console, ledger: Ledger) -> None:
     console.print(line.append(told, "default"))
     left = known.total_samples - known.consumed_samples
     again = f"; {counted(ledger.reissued, 'sample')} given out again after a loss" if ledger.reissued else ""
-    console.print(f"  {known.consumed_samples:,} reported, {left:,} left{again}", soft_wrap=True)
+    damaged = f", {known.left_out_samples:,} of them damaged and left out" if known.left_out_samples else ""
+    console.print(f"  {known.consumed_samples:,} reported{damaged}, {left:,} left{again}", soft_wrap=True)
 
 
 def _finished(ledger: Ledger) -> str:
@@ -162,7 +161,7 @@ def _finished(ledger: Ledger) -> str:
     return f"{which} over: every sample once{tails}"
 
 
-def _tell_owners(console: Console, ledger: Ledger, owners: list[Owner], epoch: int | None) -> None:
+def _tell_owners(console: Terminal, ledger: Ledger, owners: list[Owner], epoch: int | None) -> None:
     known = ledger.dataset
     if not owners:
         console.print("nobody owns a shard yet: shards divide over ranks once a worker has joined the job")
@@ -184,24 +183,24 @@ def _tell_owners(console: Console, ledger: Ledger, owners: list[Owner], epoch: i
         console.print(Text(note, "dim"), soft_wrap=not console.is_terminal)
 
 
-def _print_strips(console: Console, ledger: Ledger, owners: list[Owner]) -> None:
+def _print_strips(console: Terminal, ledger: Ledger, owners: list[Owner]) -> None:
     known, per_rank = ledger.dataset, ledger.dataset.order == "affinity"
     giving = any(each.holder.giving_up for each in owners)
     heads = ["rank>", "worker", "shards>", "samples>", *["consumed>"] * per_rank, *["gives up>"] * giving]
     rows = [_numbers(ledger, each, per_rank, giving) for each in owners]
     widths = [max(len(head.rstrip(">")), *(len(row[at]) for row in rows)) for at, head in enumerate(heads)]
     width = max(LEAST_STRIP, _width(console) - sum(widths) - GAP * len(widths))
-    line = f"shards 0 to {known.layout.shard_count - 1:,}"
+    line = f"shards 0 to {known.shard_count - 1:,}"
     table = new_table(*heads, line)
     for row, each in zip(rows, owners, strict=True):
-        strip_ = "too many to draw" if each.shards is None else strip_of(each.shards, known.layout.shard_count, width)
+        strip_ = "too many to draw" if each.shards is None else strip_of(each.shards, known.shard_count, width)
         table.add_row(*row, Text(strip_, "cyan", no_wrap=True))
     if per_rank:
         share = percent(known.consumed_samples, known.total_samples)
         numbers = ["", "consumed", "", f"{known.consumed_samples:,}", share, *[""] * giving]
         table.add_row(*numbers, Text(_consumed_strip(ledger, width), "green", no_wrap=True))
     console.print(_narrow(table))
-    each_cell = -(-known.layout.shard_count // width)
+    each_cell = -(-known.shard_count // width)
     if each_cell > 1:
         console.print(f"a sign is about {each_cell:,} shards: {SHADES[0]} none of them, {SHADES[-1]} all", style="dim")
 
@@ -244,5 +243,5 @@ def _balance(holders: list[Holder]) -> str:
     return f"balance: {least:,} to {most:,} shards over {ranks}, the most {most / mean:.2f} times the mean"
 
 
-def _width(console: Console) -> int:
+def _width(console: Terminal) -> int:
     return min(WIDTH, console.width)

@@ -1,7 +1,6 @@
 """`strata demo`: a real cluster on this machine in trouble, live in the terminal."""
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from strata.cli.drawing import Terminal
+from strata.cli.output import say_json
 from strata.cli.remote import Json
 from strata.errors import InvalidInput
 
@@ -22,7 +22,7 @@ def demo(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train for real on this machine: kill a worker, add one, kill the coordinator, and see that nothing is lost.
+    """Train for real on this machine: kill a worker, add one, kill the coordinator, and read back what came of it.
 
     Takes about half a minute. Ctrl-C ends it, and leaves nothing behind.
     """
@@ -34,7 +34,7 @@ def demo(
     from strata.demo.view import Lines, Screen
 
     arrow("parquet")  # says what is missing before anything is started
-    console = Console(stderr=as_json, highlight=False)
+    console = Terminal(stderr=as_json)
     with _folder(folder) as place, Cluster(place) as cluster:
         with Screen(console) if console.is_terminal else Lines(console) as view:
             script = Script(cluster, view)
@@ -43,13 +43,14 @@ def demo(
                 script.finish()
         summary = summarise(place, cluster.address, script.watching, script.times, is_over=not keep)
         if as_json:
-            typer.echo(json.dumps(dataclasses.asdict(summary) | {"http": cluster.dashboard}, indent=2))
+            say_json(dataclasses.asdict(summary) | {"http": cluster.dashboard})
         else:
             tell(summary, console)
         if keep:
             port = cluster.http.rpartition(":")[2]
             other = f"strata status --coordinator {cluster.address} --http-port {port}"
-            console.print(f"\nIt runs on: see {cluster.dashboard}, or {other}", soft_wrap=True)
+            console.print()
+            console.print(f"It runs on: see {cluster.dashboard}, or {other}", soft_wrap=True)
             console.print(f"Its files are in {place}. Ctrl-C ends it", soft_wrap=True)
             script.wait(console.print)
         elif not as_json:

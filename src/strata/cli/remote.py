@@ -15,7 +15,6 @@ import typer
 from strata.config import Config
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address
-from strata.texts import printable
 from strata.wire.addresses import HERE, parse_url
 from strata.wire.tokens import token_of
 
@@ -37,28 +36,20 @@ def configured(url: str | None, http_port: int | None) -> Config:
 
 
 class Api:
-    """The HTTP API of the coordinator that the configuration names; of several addresses, the first that answers.
+    """The HTTP API of the coordinator that the configuration names; of several addresses, the first that answers."""
 
-    What it says is made fit for a terminal, unless it is wanted `raw`, for programs.
-    """
-
-    def __init__(self, config: Config, *, raw: bool = False) -> None:
+    def __init__(self, config: Config) -> None:
         url = parse_url(config["coordinator_url"] or HERE)
         scheme = "https" if url.tls else "http"
         self._bases = [f"{scheme}://{join_address(host, config['http_port'])}" for host in url.hosts]
         self.base = self._bases[0]
-        self._raw = raw
         self._token = token_of(config)
         self._context = _context(config) if url.tls else None
 
     def get(self, path: str, **parameters: object) -> Any:
         """What the API answers; StrataError with its words if that is no."""
         with self._opened(path, parameters, TIMEOUT_SECONDS) as answer:
-            return self._read(answer.read())
-
-    def _read(self, data: bytes | str) -> Any:
-        value = json.loads(data)
-        return value if self._raw else _plain(value)
+            return json.loads(answer.read())
 
     def pages(self, path: str, limit: int, **parameters: object) -> list[Any]:
         """All items of a list, but at most `limit`."""
@@ -80,7 +71,7 @@ class Api:
                     if name == "event":
                         kind = value
                     elif name == "data":
-                        yield kind, self._read(value)
+                        yield kind, json.loads(value)
             except (OSError, HTTPException) as error:
                 raise StrataError(f"the coordinator at {self.base} went away: {error}") from error
 
@@ -104,16 +95,6 @@ class Api:
             f"cannot reach the coordinator's HTTP API at {', '.join(self._bases)}: {why}. "
             f"Is it running? See COORDINATOR_URL and STRATA_HTTP_PORT{tls}"
         )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return value
 
 
 def _context(config: Config) -> ssl.SSLContext:

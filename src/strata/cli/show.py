@@ -1,6 +1,5 @@
 """`strata status`, `workers`, `barriers`, `events` and `config`: what a coordinator knows, as tables or as JSON."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from strata.cli.drawing import new_table, open_console
+from strata.cli.drawing import Text, new_table, open_console
+from strata.cli.output import say, say_json
 from strata.cli.remote import Api, HttpPort, JobOption, Json, Limit, Url, configured
 from strata.config import Config
 from strata.errors import StrataError
@@ -22,10 +21,10 @@ PATIENCE_SECONDS = 60.0
 
 def status(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
     """What each job is doing, or what holds it back, and why."""
-    api = Api(configured(url, http_port), raw=as_json)
+    api = Api(configured(url, http_port))
     told = api.get("/api/v1/dashboard", job=job, limit=1000)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        say_json(told)
         return
     console = open_console()
     about, numbers = told["coordinator"], told["metrics"]
@@ -56,10 +55,10 @@ def _latest(job: Any) -> str:
 def workers(
     url: Url = None, http_port: HttpPort = None, job: JobOption = None, limit: Limit = 1000, as_json: Json = False
 ) -> None:
-    """Who is there, what they do, and when they were last heard."""
-    found = Api(configured(url, http_port), raw=as_json).pages("/api/v1/workers", limit, job=job)
+    """The workers of a job: what each is doing, and when it was last heard from."""
+    found = Api(configured(url, http_port)).pages("/api/v1/workers", limit, job=job)
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        say_json(found)
         return
     table = new_table("job", "worker", "rank>", "state", "step>", "epoch>", "steps/s>", "heard", "shards>", "address")
     for each in found:
@@ -87,10 +86,10 @@ def workers(
 
 
 def barriers(url: Url = None, http_port: HttpPort = None, job: JobOption = None, as_json: Json = False) -> None:
-    """Which barriers are being waited at, for whom; and how the latest ones went."""
-    told = Api(configured(url, http_port), raw=as_json).get("/api/v1/barriers", job=job)
+    """Barriers that workers wait at, who is missing, and how the latest ended."""
+    told = Api(configured(url, http_port)).get("/api/v1/barriers", job=job)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        say_json(told)
         return
     table = new_table("job", "barrier", "arrived>", "waiting>", "missing")
     for each in told["open"]:
@@ -126,15 +125,15 @@ def events(
     as_json: Json = False,
 ) -> None:
     """What happened: the newest last."""
-    api = Api(configured(url, http_port), raw=as_json)
+    api = Api(configured(url, http_port))
     past = api.pages("/api/v1/events", limit, job=job) if limit else []
     for each in reversed(past):
         _tell(each, as_json)
     if follow:
-        _follow(api, job, past[0]["id"] if past else "", as_json)
+        follow_events(api, job, past[0]["id"] if past else "", as_json)
 
 
-def _follow(api: Api, job: str | None, last: str, as_json: bool) -> None:
+def follow_events(api: Api, job: str | None, last: str, as_json: bool) -> None:
     """For ever: it may restart, and goes on where we were. Why nothing is heard is said once, and after a while it ends
     with that."""
     heard_at, said = time.monotonic(), ""
@@ -150,13 +149,13 @@ def _follow(api: Api, job: str | None, last: str, as_json: bool) -> None:
                 raise
             if str(error) != said:
                 said = str(error)
-                typer.echo(f"{said} (trying again for {PATIENCE_SECONDS:.0f} s)", err=True)
+                say(f"{said} (trying again for {PATIENCE_SECONDS:.0f} s)", err=True)
         time.sleep(0.5)
 
 
 def _tell(event: Any, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(event))
+        say_json(event, indent=None)
         return
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["unix_seconds"]))
     line = Text(f"{when}  {event['job_id'] or '-':<12}  ")
@@ -174,7 +173,7 @@ def config(
         rows = [
             {"name": each.setting.name, "value": each.shown or None, "source": each.source} for each in found.values()
         ]
-        typer.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     table = new_table("setting", "value", "from", "what it is")
     for each in found.values():

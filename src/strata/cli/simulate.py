@@ -6,12 +6,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from strata.cli import simulate_saves
-from strata.cli.simulate_saves import HISTORY_SHOWN, progress_on
+from strata.cli.drawing import Terminal, Text, simulation_progress, tell_rows
+from strata.cli.output import say_json
+from strata.cli.simulate_saves import HISTORY_SHOWN, tell_failure, tell_verdict
 from strata.errors import InvalidInput
 from strata.testing.simulation.many import collect_rarely, run_many
 from strata.testing.simulation.plan import Plan
@@ -46,14 +45,14 @@ def simulate(
     """
     if context.invoked_subcommand is not None:
         return
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     plans = [_load(replay)] if replay else [Plan.of(seed + n, workers, seconds, faults) for n in range(seeds)]
     began = perf_counter()
     results = _run_one(plans[0], console) if len(plans) == 1 else _run_all(plans, processes, console)
     wall = perf_counter() - began
     failed = sorted((r for r in results if r.failure is not None), key=lambda result: result.plan.seed)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode([_brief(result) for result in results])).decode())
+        say_json([_brief(result) for result in results])
     else:
         _summarise(results, wall, console)
     if failed:
@@ -68,10 +67,10 @@ def _load(path: Path) -> Plan:
         raise InvalidInput(f"cannot read a plan from {path}: {error}") from None
 
 
-def _run_one(plan: Plan, console: Console) -> list[Result]:
+def _run_one(plan: Plan, console: Terminal) -> list[Result]:
     collect_rarely()
     simulation = Simulation(plan)
-    with progress_on(console) as progress:
+    with simulation_progress(console) as progress:
         task = progress.add_task(f"{plan.workers:,} workers", total=round(plan.seconds), note="virtual seconds")
         began = perf_counter()
 
@@ -82,14 +81,14 @@ def _run_one(plan: Plan, console: Console) -> list[Result]:
         return [simulation.run(show)]
 
 
-def _run_all(plans: list[Plan], processes: int | None, console: Console) -> list[Result]:
+def _run_all(plans: list[Plan], processes: int | None, console: Terminal) -> list[Result]:
     results: list[Result] = []
-    with progress_on(console) as progress:
+    with simulation_progress(console) as progress:
         task = progress.add_task("seeds", total=len(plans), note="")
         for result in run_many(plans, processes):
             results.append(result)
             failed = sum(r.failure is not None for r in results)
-            progress.update(task, advance=1, note=f"[red]{failed} failed" if failed else "[green]all hold")
+            progress.update(task, advance=1, note=f"{failed} failed" if failed else "all hold")
     return sorted(results, key=lambda result: result.plan.seed)
 
 
@@ -100,7 +99,7 @@ def _brief(result: Result) -> dict[str, object]:
     return brief
 
 
-def _summarise(results: list[Result], wall: float, console: Console) -> None:
+def _summarise(results: list[Result], wall: float, console: Terminal) -> None:
     """A table of what happened."""
 
     def total(name: str) -> int:
@@ -115,7 +114,6 @@ def _summarise(results: list[Result], wall: float, console: Console) -> None:
             faults[kind] = faults.get(kind, 0) + count
     events = sum(result.events for result in results)
     restarts = sum(result.coordinator_restarts for result in results)
-    table = Table(show_header=False, box=None, padding=(0, 2))
     rows = {
         "runs": f"{len(results):,} x {results[0].plan.workers:,} workers, "
         f"{sum(r.virtual_seconds for r in results):,.0f} virtual seconds in {wall:.1f} s",
@@ -131,19 +129,16 @@ def _summarise(results: list[Result], wall: float, console: Console) -> None:
     }
     if len(results) == 1:
         rows["digest"] = results[0].digest
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}", value)
-    console.print(table)
-    failed = sum(result.failure is not None for result in results)
-    verdict = f"[bold red]{failed} of {len(results)} failed" if failed else "[bold green]every promise held"
-    console.print(verdict)
+    tell_rows(console, rows)
+    tell_verdict(console, sum(result.failure is not None for result in results), len(results))
 
 
 def _explain(
-    failed: list[Result], shrink_seconds: float, history: int, replayed: Path | None, console: Console
+    failed: list[Result], shrink_seconds: float, history: int, replayed: Path | None, console: Terminal
 ) -> None:
     more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""
-    console.print(f"\nfailing seeds: {', '.join(str(result.plan.seed) for result in failed[:20])}{more}")
+    console.print()
+    console.print(f"failing seeds: {', '.join(str(result.plan.seed) for result in failed[:20])}{more}")
     first = failed[0]
     plan = first.plan
     again = f"--seed {plan.seed} --workers {plan.workers} --seconds {plan.seconds:g} --faults {_asked_for(plan)}"
@@ -151,18 +146,15 @@ def _explain(
     console.print(f"replay the first: strata simulate {again}", soft_wrap=True)
     smallest = first
     if shrink_seconds > 0:
-        with console.status("making it smaller …") as status:
-            smallest = shrink(
-                first,
-                shrink_seconds,
-                lambda plan: status.update(f"making it smaller … {plan.workers} workers, {len(plan.faults)} faults"),
-            )
+        with console.status(Text("making it smaller …")) as status:
+
+            def show(plan: Plan) -> None:
+                status.update(Text(f"making it smaller … {plan.workers} workers, {len(plan.faults)} faults"))
+
+            smallest = shrink(first, shrink_seconds, show)
     assert smallest.failure is not None
-    console.print(f"\n[bold red]{escape(smallest.failure.message)}[/] at {smallest.failure.at:.3f} s", soft_wrap=True)
     size = f"with {smallest.plan.workers} workers, faults: {len(smallest.plan.faults)}"
-    console.print(f"{size}{_keep(smallest.plan)}\n", soft_wrap=True)
-    for line in smallest.failure.history[-history:] if history else []:
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    tell_failure(console, smallest.failure, history, f"{size}{_keep(smallest.plan)}")
 
 
 def _keep(plan: Plan) -> str:

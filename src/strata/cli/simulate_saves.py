@@ -6,14 +6,13 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from strata.cli.drawing import Terminal, Text, simulation_progress, tell_rows
+from strata.cli.output import say_json
 from strata.testing.saves.plan import MOST_RANKS, SavesPlan
 from strata.testing.saves.run import SavesResult, run_plan
 from strata.testing.simulation.many import spread
+from strata.testing.simulation.run import Failure
 
 HISTORY_SHOWN = 40
 
@@ -34,7 +33,7 @@ def saves(
 
     The real protocol saves; what a job may rely on is checked as it goes. The same seed always gives the same run.
     """
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     plans = [
         SavesPlan.of(seed + number, ranks, coordinator=coordinator, seconds=seconds, faults=faults)
         for number in range(seeds)
@@ -42,7 +41,7 @@ def saves(
     began = perf_counter()
     results = _run_all(plans, processes, console)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(results)).decode())
+        say_json(msgspec.to_builtins(results))
     else:
         _summarise(results, perf_counter() - began, console)
     failed = [result for result in results if result.failure is not None]
@@ -51,24 +50,18 @@ def saves(
         raise typer.Exit(1)
 
 
-def progress_on(console: Console) -> Progress:
-    """How far a simulation is."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console)
-
-
-def _run_all(plans: list[SavesPlan], processes: int | None, console: Console) -> list[SavesResult]:
+def _run_all(plans: list[SavesPlan], processes: int | None, console: Terminal) -> list[SavesResult]:
     results: list[SavesResult] = []
-    with progress_on(console) as progress:
+    with simulation_progress(console) as progress:
         task = progress.add_task("seeds", total=len(plans), note="")
         for result in spread(plans, run_plan, processes):
             results.append(result)
             failed = sum(each.failure is not None for each in results)
-            progress.update(task, advance=1, note=f"[red]{failed} failed" if failed else "[green]all hold")
+            progress.update(task, advance=1, note=f"{failed} failed" if failed else "all hold")
     return sorted(results, key=lambda result: result.plan.seed)
 
 
-def _summarise(results: list[SavesResult], wall: float, console: Console) -> None:
+def _summarise(results: list[SavesResult], wall: float, console: Terminal) -> None:
     faults: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     messages: Counter[str] = Counter()
@@ -95,17 +88,32 @@ def _summarise(results: list[SavesResult], wall: float, console: Console) -> Non
         )
     if len(results) == 1:
         rows["digest"] = results[0].digest
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for name, value in rows.items():
-        table.add_row(f"[bold]{name}", value)
-    console.print(table)
-    failed = sum(result.failure is not None for result in results)
-    console.print(f"[bold red]{failed} of {len(results)} failed" if failed else "[bold green]every promise held")
+    tell_rows(console, rows)
+    tell_verdict(console, sum(result.failure is not None for result in results), len(results))
 
 
-def _explain(failed: list[SavesResult], history: int, console: Console) -> None:
+def tell_verdict(console: Terminal, failed: int, runs: int) -> None:
+    verdict = Text(f"{failed} of {runs} failed", "bold red") if failed else Text("every promise held", "bold green")
+    console.print(verdict)
+
+
+def tell_failure(console: Terminal, failure: Failure, history: int, *notes: str) -> None:
+    """What did not hold, and the last of what happened before."""
+    console.print()
+    console.print(
+        Text(failure.message, "bold red").append(f" at {failure.at:.3f} s", "not bold default"), soft_wrap=True
+    )
+    for note in notes:
+        console.print(note, soft_wrap=True)
+        console.print()
+    for line in failure.history[-history:] if history else []:
+        console.print(line, soft_wrap=True)
+
+
+def _explain(failed: list[SavesResult], history: int, console: Terminal) -> None:
     more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""
-    console.print(f"\nfailing seeds: {', '.join(str(result.plan.seed) for result in failed[:20])}{more}")
+    console.print()
+    console.print(f"failing seeds: {', '.join(str(result.plan.seed) for result in failed[:20])}{more}")
     first = failed[0]
     assert first.failure is not None
     plan = first.plan
@@ -114,6 +122,4 @@ def _explain(failed: list[SavesResult], history: int, console: Console) -> None:
     if SavesPlan.of(plan.seed, plan.ranks, coordinator=plan.coordinator, seconds=plan.seconds) != plan:
         again += f" --faults {len(plan.faults)}"
     console.print(f"replay the first: strata simulate saves {again}", soft_wrap=True)
-    console.print(f"\n[bold red]{escape(first.failure.message)}[/] at {first.failure.at:.3f} s", soft_wrap=True)
-    for line in first.failure.history[-history:] if history else []:
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    tell_failure(console, first.failure, history)

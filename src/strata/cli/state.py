@@ -1,6 +1,5 @@
 """`strata state`: a coordinator's journal on the disk, with no coordinator needed."""
 
-import json
 import os
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from strata.cli.output import say, say_json
 from strata.cli.remote import Json
 from strata.config import Config
 
@@ -33,14 +33,14 @@ def show(
     with closing(journal.opened_for_reading(_folder(state_dir))) as database:
         told = Reading(database).summary(job)
     if as_json or job is not None:
-        typer.echo(json.dumps(told, indent=2, default=str))
+        say_json(told, default=str)
         return
-    typer.echo(f"term {told['term']}, {told['records']} records; {told['kept_records']} of them are kept")
+    say(f"term {told['term']}, {told['records']} records; {told['kept_records']} of them are kept")
     snapshot = told["snapshot_index"]
-    typer.echo("no snapshot yet" if snapshot is None else f"the latest snapshot is at record {snapshot}")
-    typer.echo(f"digest {told['digest']}")
+    say("no snapshot yet" if snapshot is None else f"the latest snapshot is at record {snapshot}")
+    say(f"digest {told['digest']}")
     for each in told["jobs"]:
-        typer.echo(
+        say(
             f"job {each['job_id']}: {each['workers']} workers, generation {each['generation']}, "
             f"{each['datasets']} datasets, {each['checkpoints']} checkpoints"
             + ("" if each["latest_step"] is None else f", the latest of step {each['latest_step']}")
@@ -56,7 +56,7 @@ def backup(
     from strata.coordinator import backups
 
     backups.backup(_folder(state_dir), target)
-    typer.echo(f"{target}: {target.stat().st_size:,} bytes")
+    say(f"{target}: {target.stat().st_size:,} bytes")
 
 
 @app.command()
@@ -69,4 +69,34 @@ def restore(
 
     folder = _folder(state_dir)
     backups.restore(source, folder)
-    typer.echo(f"restored to {folder}: start a coordinator with --state-dir {folder}")
+    say(f"restored to {folder}: start a coordinator with --state-dir {folder}")
+
+
+@app.command()
+def salvage(
+    state_dir: StateDir = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without this, nothing is changed.")] = False,
+) -> None:
+    """Go on with the records of a damaged journal that can still be read. Without --yes, only say what would be lost.
+
+    If a backup has more of the records, restore it instead. Acknowledged records that cannot be read are lost for good:
+    workers register again and go on from their latest checkpoint. The damaged files are kept in a folder beside the
+    journal.
+    """
+    from strata.coordinator.salvage import salvage
+
+    folder = _folder(state_dir)
+    left = salvage(folder, carry_out=yes)
+    lost = left.acknowledged - left.records
+    say(left.damage)
+    say(f"{left.records:,} records can be read")
+    if lost:
+        lost_ones = f"from index {left.records} to {left.acknowledged - 1}"
+        say(f"at least {lost:,} acknowledged records cannot be read: {lost_ones}")
+    else:
+        say("it is not known how many acknowledged records followed them")
+    if left.aside is None:
+        say("nothing was changed: with --yes, the records that can be read become the journal")
+    else:
+        say(f"the journal now holds the records that could be read, and the damaged files are in {left.aside}")
+        say(f"start a coordinator with --state-dir {folder}")

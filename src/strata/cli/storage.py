@@ -1,7 +1,6 @@
 """`strata storage`: look at storages, move objects between them, and check that one keeps its promises."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -12,18 +11,17 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from strata import background
-from strata.cli.drawing import progress_bar
+from strata.cli.drawing import Terminal, Text, progress_bar
+from strata.cli.output import confirm, say, say_json, say_json_items
 from strata.errors import InvalidInput, StrataError
 from strata.storage.backend import ObjectInfo
 from strata.storage.blocking import BlockingStorage
 from strata.storage.check import OPTIONS, Finding, check
 from strata.storage.copy import Tally, copy, nothing_at, read_pieces_blocking, size_of_object
 from strata.storage.urls import open_storage, split_object_url
-from strata.texts import counted, printable, readable_bytes
+from strata.texts import counted, readable_bytes
 
 REMOVED_AT_ONCE = 1000
 
@@ -42,7 +40,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 def ls(url: Url, recursive: Recursive = False, as_json: AsJson = False) -> None:
     """List what is in a folder, or one object. Paths are relative to the URL."""
     entries = _entries(url, recursive)
-    (_print_json if as_json else _print_lines)(entries)
+    if as_json:
+        say_json_items(map(_document, entries))
+    else:
+        _print_lines(entries)
 
 
 @app.command()
@@ -89,11 +90,11 @@ def cp(
             asyncio.run(copy(source, target, recursive=recursive, watch=watch))
         except (StrataError, KeyboardInterrupt):
             if tally.objects:
-                typer.echo(f"{counted(tally.objects, 'object')} had been copied when this happened:", err=True)
+                say(f"{counted(tally.objects, 'object')} had been copied when this happened:", err=True)
             raise
     seconds = perf_counter() - began
     speed = f" ({readable_bytes(tally.bytes / seconds)}/s)" if seconds >= 0.1 else ""
-    typer.echo(f"copied {_amount(tally.objects, tally.bytes)} in {seconds:.1f} s{speed}")
+    say(f"copied {_amount(tally.objects, tally.bytes)} in {seconds:.1f} s{speed}")
 
 
 @app.command()
@@ -110,13 +111,13 @@ def rm(
         if not recursive:
             size = background.run(size_of_object(storage.storage, key, url))
             storage.delete(key)
-            typer.echo(f"removed {_amount(1, size)}")
+            say(f"removed {_amount(1, size)}")
             return
         if not yes:
             found = _total(_to_remove(storage, key, url))
-            typer.confirm(f"Remove {_amount(*found)} from {url}?", abort=True, err=True)
+            confirm(f"Remove {_amount(*found)} from {url}?")
         removed = _total(_remove(storage, _to_remove(storage, key, url)))
-        typer.echo(f"removed {_amount(*removed)}")
+        say(f"removed {_amount(*removed)}")
 
 
 @app.command("check")
@@ -125,14 +126,15 @@ def check_command(url: Url, as_json: AsJson = False) -> None:
 
     Ends with 1 if anything failed.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     findings = asyncio.run(_check(url, None if as_json else console))
     ok = all(finding.ok for finding in findings)
     if as_json:
-        typer.echo(json.dumps({"url": url, "ok": ok, "findings": [asdict(one) for one in findings]}, indent=2))
+        say_json({"url": url, "ok": ok, "findings": [asdict(one) for one in findings]})
     else:
         failed = counted(sum(finding.ok is False for finding in findings), "step")
-        console.print("[green]everything that Strata needs works here" if ok else f"[red]{failed} failed")
+        told = Text("everything that Strata needs works here", "green") if ok else Text(f"{failed} failed", "red")
+        console.print(told)
     if not ok:
         raise typer.Exit(1)
 
@@ -170,20 +172,20 @@ def _print_lines(entries: Iterator[ObjectInfo]) -> None:
         objects += not entry.is_folder
         size += entry.size
         when = "" if entry.is_folder else f"{datetime.fromtimestamp(entry.modified):%Y-%m-%d %H:%M:%S}"
-        print(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {printable(entry.path)}")
+        say(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {entry.path}")
     beside = f", {counted(folders, 'folder')}" if folders else ""
-    typer.echo(f"{readable_bytes(size):>12}  in {counted(objects, 'object')}{beside}")
+    say(f"{readable_bytes(size):>12}  in {counted(objects, 'object')}{beside}")
 
 
-def _print_json(entries: Iterator[ObjectInfo]) -> None:
-    """Entry by entry: a listing may be larger than memory."""
-    opening = "["
-    for entry in entries:
-        when = None if entry.is_folder else datetime.fromtimestamp(entry.modified, UTC).isoformat()
-        size = None if entry.is_folder else entry.size
-        print(f"{opening}\n  {json.dumps({'path': entry.path, 'size': size, 'modified': when})}", end="")
-        opening = ","
-    typer.echo("[]" if opening == "[" else "\n]")
+def _document(entry: ObjectInfo) -> dict[str, object]:
+    """An entry for programs."""
+    if entry.is_folder:
+        return {"path": entry.path, "size": None, "modified": None}
+    return {
+        "path": entry.path,
+        "size": entry.size,
+        "modified": datetime.fromtimestamp(entry.modified, UTC).isoformat(),
+    }
 
 
 # -- removing --------------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def _amount(objects: int, size: int) -> str:
     return f"{counted(objects, 'object')}, {readable_bytes(size)}"
 
 
-async def _check(url: str, console: Console | None) -> list[Finding]:
+async def _check(url: str, console: Terminal | None) -> list[Finding]:
     findings = []
     async with open_storage(url, options=OPTIONS) as storage, aclosing(check(storage)) as steps:
         async for finding in steps:
@@ -233,8 +235,11 @@ async def _check(url: str, console: Console | None) -> list[Finding]:
     return findings
 
 
-def _drawn(finding: Finding) -> str:
-    mark = "[red]✗[/]" if finding.ok is False else "[yellow]![/]" if finding.warns else "[green]✓[/]"
+def _drawn(finding: Finding) -> Text:
+    mark = Text("✗", "red") if finding.ok is False else Text("!", "yellow") if finding.warns else Text("✓", "green")
     took = f"{finding.seconds:.2f} s" if finding.seconds >= 1 else f"{finding.seconds * 1000:.1f} ms"
     words = " ".join(finding.message.split())  # a store's answer may have lines of its own
-    return f"{mark} {finding.name:<17} [dim]{took if finding.seconds else '':>9}[/]  {escape(words)}".rstrip()
+    line = mark.append(f" {finding.name:<17} ", "default")
+    line.append(f"{took if finding.seconds else '':>9}", "dim default").append(f"  {words}", "default")
+    line.rstrip()
+    return line

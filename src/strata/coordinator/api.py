@@ -5,7 +5,6 @@ that no page in a browser can press a button of a coordinator that was started w
 """
 
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
@@ -39,10 +38,12 @@ from strata.core.events import DrainRequested, Event, SaveRequested, StopRequest
 from strata.core.ids import ID_PATTERN
 from strata.core.shapes import MAX_TEXT
 from strata.errors import Conflict, InvalidInput, NotFound, StrataError
+from strata.logs import get_logger
 from strata.rpc import RpcError
 from strata.rpc.limits import Rate
+from strata.texts import printable, printable_json
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 ID = f"^{ID_PATTERN}$"
 OPEN_PATHS = ("/healthz", "/readyz")
@@ -206,11 +207,11 @@ def _status(error: StrataError) -> int:
 
 
 def _problem(status: int, code: str, message: str) -> Response:
-    return _json({"code": code, "message": message}, status)
+    return _json({"code": code, "message": printable(message)}, status)
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+    return Response(printable_json(msgspec.json.encode(value)), status, media_type="application/json")
 
 
 # -- reads -------------------------------------------------------------------------------------------------------------
@@ -329,10 +330,10 @@ def _add_stream(app: FastAPI, views: Views, tokens: Tokens) -> None:
         if job is not None:
             views.hub.machine.state.job(job)
         given = request.headers.get("authorization")
-        return _Live(views, job, last_event_id or after, lambda: tokens.accept(given))
+        return Live(views, job, last_event_id or after, lambda: tokens.accept(given))
 
 
-class _Live(StreamingResponse):
+class Live(StreamingResponse):
     """What happens, to one who watches. That there is no room for one more is told before anything is sent."""
 
     def __init__(self, views: Views, job: str | None, last: str, is_welcome: Callable[[], bool]) -> None:
@@ -377,7 +378,7 @@ class _Live(StreamingResponse):
 
 
 def _sent(kind: str, value: object, event: str = "") -> bytes:
-    data = msgspec.json.encode(value)
+    data = printable_json(msgspec.json.encode(value))
     return b"".join((f"id: {event}\n".encode() if event else b"", f"event: {kind}\ndata: ".encode(), data, b"\n\n"))
 
 

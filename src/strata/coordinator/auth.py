@@ -5,17 +5,17 @@ put the new one beside the old, hand it out, then take the old one away.
 """
 
 import hmac
-import logging
 import os
 from hashlib import blake2b
 from pathlib import Path
 
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 from strata.rpc import Call, Interceptor, RpcError, Status
 from strata.rpc.head import Head
 from strata.wire.tokens import checked_token, tokens_in
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 _SCHEME = "bearer "
 

@@ -10,19 +10,25 @@ from typing import Any
 import msgspec
 
 from strata.coordinator.journal import (
+    BEGUN,
     FILE,
+    SCHEMA,
     Batch,
     JournalError,
     Snapshot,
     append,
     batches,
     check_schema,
+    check_structure,
     create_private,
     files_of,
     locked,
     opened_for_reading,
+    read_only,
     snapshots,
+    synced,
 )
+from strata.coordinator.mark import Mark
 from strata.coordinator.replay import replayed
 from strata.core.lineages import head
 from strata.core.records import HistoryLost, Record, TermStarted
@@ -39,7 +45,7 @@ def backup(state_dir: Path, target: Path) -> None:
         if there := files_of(target):
             raise JournalError(f"{there[0]} exists already: a backup is never overwritten")
         try:
-            with _staged(target) as copy:
+            with staged(target) as copy:
                 source.backup(copy)
         except (sqlite3.Error, OSError) as error:
             raise JournalError(f"cannot write the backup {target}: {error}") from error
@@ -55,12 +61,14 @@ def restore(source: Path, state_dir: Path) -> None:
             listed = ", ".join(file.name for file in there)
             raise JournalError(f"{state_dir} holds a journal already: move it away first, all its files ({listed})")
         with (
-            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup_,
-            _staged(state_dir / FILE) as copy,
+            closing(read_only(source)) as backup_,
+            staged(state_dir / FILE) as copy,
         ):
             check_schema(backup_, source)
+            check_structure(backup_, source)
             backup_.backup(copy)
-            _skip_ahead(copy)
+            skip_ahead(copy, "the state was restored from a backup")
+            forget_mark(state_dir)
     except (sqlite3.Error, OSError) as error:
         raise JournalError(f"cannot restore {source}: {error}") from error
     finally:
@@ -68,7 +76,7 @@ def restore(source: Path, state_dir: Path) -> None:
 
 
 @contextmanager
-def _staged(target: Path) -> Iterator[sqlite3.Connection]:
+def staged(target: Path) -> Iterator[sqlite3.Connection]:
     """A database that has another name until all of it is durable in one file. What a crash left of an earlier one is
     removed first, with its logs: SQLite would lay them over this one."""
     partial = target.with_name(f"{target.name}.partial")
@@ -78,9 +86,9 @@ def _staged(target: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
             yield copy
             copy.execute("PRAGMA journal_mode=DELETE")
-        _synced(partial)
+        synced(partial)
         os.rename(partial, target)
-        _synced(target.parent)
+        synced(target.parent)
     finally:
         _remove(partial)
 
@@ -90,14 +98,20 @@ def _remove(database: Path) -> None:
         file.unlink()
 
 
-def _skip_ahead(database: sqlite3.Connection) -> None:
-    """What happened after the backup is forgotten here, and not by those who were told of it: no number that they may
-    have been given is given again."""
+def forget_mark(state_dir: Path) -> None:
+    """What takes the journal's place holds what it holds."""
+    with closing(Mark(state_dir / BEGUN)) as mark:
+        mark.begin(0, in_log=False)
+
+
+def skip_ahead(database: sqlite3.Connection, why: str) -> None:
+    """What happened later is forgotten here, and not by those who were told of it: no number that they may have been
+    given is given again."""
     state = replayed(Reading(database)).machine.state
     records: list[Record] = [TermStarted(state.term + TERMS_SKIPPED)]
-    why = "the state was restored from a backup"
     records += [HistoryLost(name, NUMBERS_SKIPPED, why, NUMBERS_SKIPPED) for name in sorted(state.jobs)]
     append(database, state.index, state.term, records)
+    database.execute(f"PRAGMA user_version={SCHEMA}")
 
 
 class Reading:
@@ -140,11 +154,3 @@ def _told(job: Job) -> dict[str, Any]:
         "checkpoints": sum(attempt.usable for attempt in job.attempts.values()),
         "latest_step": None if latest is None else latest.step,
     }
-
-
-def _synced(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

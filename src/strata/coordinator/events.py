@@ -10,7 +10,7 @@ from strata.core import records
 from strata.core.records import Record
 from strata.texts import printable
 
-_UNREMARKABLE: tuple[type[Record], ...] = (
+UNREMARKABLE: tuple[type[Record], ...] = (
     records.ProgressMade,
     records.PartAcknowledged,
     records.ShardsRevoked,
@@ -85,7 +85,7 @@ class EventView:
 def event_of(entry: Entry) -> EventView | None:
     """The entry in words; None for one that is not worth any."""
     record = entry.record
-    if isinstance(record, _UNREMARKABLE):
+    if isinstance(record, UNREMARKABLE):
         return None
     words = _IN_WORDS.get(type(record))
     return EventView(

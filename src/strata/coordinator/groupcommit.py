@@ -4,7 +4,6 @@ The loop never waits for the disk. One thread writes; while it does, the next ba
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import Protocol, TypeAlias
 
 from strata.coordinator.journal import Journal, JournalError
 from strata.core.records import Record
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,11 @@ class HttpServer:
         self._task: asyncio.Task[None] | None = None
         self._entrance: Entrance | None = None
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
     async def listen(self, address: str) -> str:
         host, port = split_address(address)
         context = None if self._tls is None else self._tls.context("http/1.1")

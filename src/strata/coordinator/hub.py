@@ -5,10 +5,11 @@
 
 The law: durable before seen. Nothing leaves the hub, not even a refusal, before every record that it may rest on is on
 the disk. When the journal fails, the hub is over: whoever waits is told so, and nobody is served any more.
+
+A callback that raises is logged, and the next one is called: the journal goes on, and so does everybody else.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,9 +24,10 @@ from strata.core.machine import Decision
 from strata.core.records import Record
 from strata.core.settings import Policy
 from strata.errors import StrataError
+from strata.logs import get_logger
 from strata.rpc import Later, RpcError, Status
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 SNAPSHOT_BYTES = 8 << 20
 """Of records since the last snapshot, at least, before the next one; and four times as many as that one took."""
@@ -101,7 +103,7 @@ class Hub:
         self.wake_watchers()
         waits, self._waits = self._waits, {}
         for later in (each for several in waits.values() for each in several):
-            later.fail(self._refusal())
+            _call(later.fail, self._refusal())
 
     @property
     def is_closed(self) -> bool:
@@ -196,6 +198,11 @@ class Hub:
             tries[:] = [*(each for each in tries if not each.given_up), later]
         return later
 
+    @property
+    def waiting(self) -> int:
+        """How many arrivals at barriers have no verdict yet."""
+        return len(self._waits)
+
     # -- decisions ---------------------------------------------------------------------------------------------------
 
     def _take(self, decision: Decision) -> Answer | None:
@@ -227,21 +234,29 @@ class Hub:
         self._owe(lambda failure: None if failure else self._carry_out(verdict, decided))
 
     def _carry_out(self, verdict: Verdict, decided: float) -> None:
-        outcome = self._tell_verdict(verdict)
+        outcome = self._outcome(verdict)
         failed = isinstance(outcome, Exception)
         job, take = verdict.job, self._waits.pop
         for worker, arrival in verdict.arrivals.items():
             for later in take((job, worker, arrival), ()):
-                (later.fail if failed else later.answer)(outcome)
-        for watcher in self.verdict_watchers:
-            watcher(verdict, self.clock() - decided)
+                _call(later.fail if failed else later.answer, outcome)
+        for watcher in list(self.verdict_watchers):
+            _call(watcher, verdict, self.clock() - decided)
+
+    def _outcome(self, decided: Outcome) -> Any:
+        """The answer or error for everyone who waits; an error, too, where the outcome cannot be put in words."""
+        try:
+            return self._tell_verdict(decided)
+        except Exception:
+            logger.exception("cannot tell %s", decided)
+            return RpcError(Status.INTERNAL, "the coordinator decided, but could not send its answer: see its log")
 
     def _dismiss_later(self, dismissed: DismissArrival) -> None:
         self._owe(lambda failure: None if failure else self._dismiss(dismissed))
 
     def _dismiss(self, dismissed: DismissArrival) -> None:
         for later in self._waits.pop((dismissed.job, dismissed.worker, dismissed.arrival), ()):
-            later.fail(self._tell_verdict(dismissed))
+            _call(later.fail, self._outcome(dismissed))
 
     # -- durability --------------------------------------------------------------------------------------------------
 
@@ -253,25 +268,27 @@ class Hub:
         self._journal_bytes += size
         owed = self._owed
         while owed and owed[0][0] <= index:
-            owed.popleft()[1](None)
+            _call(owed.popleft()[1], None)
         seen: list[Entry] = []
         while self._unseen and self._unseen[0].index < index:
             seen.append(self._unseen.popleft())
         self.history.extend(seen)
-        for watcher in list(self.watchers):
-            watcher(seen)
+        self._tell_watchers(seen)
 
     def wake_watchers(self) -> None:
         """Let everybody who watches look up: who may watch has changed, or it is over."""
+        self._tell_watchers([])
+
+    def _tell_watchers(self, entries: list[Entry]) -> None:
         for watcher in list(self.watchers):
-            watcher([])
+            _call(watcher, entries)
 
     def _on_failure(self, error: JournalError) -> None:
         if not self.failure.done():
             self.failure.set_result(error)
         self._close("the coordinator stops: its journal cannot be written")
         while self._owed:
-            self._owed.popleft()[1](self._refusal())
+            _call(self._owed.popleft()[1], self._refusal())
 
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -286,3 +303,10 @@ class Hub:
             except StrataError:
                 logger.exception("the sweep was refused")
             self._sweep_later()
+
+
+def _call(callback: Callable[..., object], *about: object) -> None:
+    try:
+        callback(*about)
+    except Exception:
+        logger.exception("a callback of the coordinator failed: %r", callback)

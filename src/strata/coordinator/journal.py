@@ -1,15 +1,17 @@
 """The journal: what was decided, in one SQLite file, durable when `append` returns.
 
     state-dir/lock             held by the coordinator that runs
-    state-dir/journal.begun    there once there is a journal, so that one that is lost is no fresh start
+    state-dir/journal.begun    how many records the journal holds for certain, and which was the last (`mark.py`): one
+                               that is lost is no fresh start, and one that lost its end, or is another, is not opened
     state-dir/journal.sqlite3  batches of records, in order and without a gap, and snapshots of the state they lead to
     state-dir/journal.sqlite3-wal, -shm, -journal
                                SQLite's logs, which stay behind when the coordinator is killed: the end of the journal
                                may be in them alone, and SQLite lays them over whatever file has that name
 
 The law: an index is written once. A batch is one transaction with one fsync; if that fails, the journal is closed for
-good, since nobody knows what reached the disk: only reading it again tells. All methods block, and belong to one
-thread at a time.
+good, since nobody knows what reached the disk: only reading it again tells. A journal is opened only if everything that
+was acknowledged is in it, and nothing is written to one that is not: SQLite would lay new records over the log behind
+the damage. All methods block, and belong to one thread at a time.
 """
 
 import errno
@@ -17,13 +19,16 @@ import hashlib
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from strata.coordinator import logfile
+from strata.coordinator.mark import Mark, Marked, marked
 from strata.core import codec
 from strata.core.records import Record
 from strata.errors import StrataError
@@ -31,16 +36,21 @@ from strata.storage import filelock
 from strata.storage.mounts import NETWORK, mount_of, read_mountinfo
 
 FILE = "journal.sqlite3"
+LOG = f"{FILE}-wal"
 LOGS = ("-wal", "-shm", "-journal")
 BEGUN = "journal.begun"
-SCHEMA = 1
+SCHEMA = 2
+"""Since 2 a row's digest is of all its columns; in 1 of the last alone."""
 APPLICATION = 0x53545241
 SNAPSHOTS_KEPT = 2
 LOG_FRAMES = 1000
 """SQLite's log begins anew when it has so many."""
-FLUSH_FAILED = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 LOG_BYTES = 32 + LOG_FRAMES * (24 + 4096)
 """The log's head, and frames of one page each with a head of their own."""
+WAYS_OUT = (
+    "Move its files away, and restore a backup with `strata state restore`. Or go on with what is left: "
+    "`strata state salvage` says first what would be lost"
+)
 HISTORY_RECORDS = 20_000
 """Records that are kept beyond what a restart needs, so that the events of the last while can be shown."""
 
@@ -67,6 +77,10 @@ class JournalError(StrataError):
     """The journal cannot be used: the message says why, and what to do."""
 
     code = "journal"
+
+
+class JournalDamaged(JournalError):
+    """What was acknowledged cannot be read, or is gone."""
 
 
 class Batch(NamedTuple):
@@ -96,9 +110,11 @@ class Journal:
         self._lock = locked(state_dir)
         try:
             self._database = _opened(state_dir / FILE)
+            self._mark = _begun(self._database, state_dir)
         except BaseException:
             filelock.close(self._lock)
             raise
+        self._leaves_log = weakref.finalize(self, _tell_the_mark, self._database, self._mark)
         self.failed = False
 
     def append(self, first_index: int, term: int, records: Sequence[Record]) -> int:
@@ -106,8 +122,10 @@ class Journal:
         if self.failed:
             raise JournalError("the journal failed before, and is closed")
         try:
-            return append(self._database, first_index, term, records)
-        except sqlite3.Error as error:
+            data, digest = append(self._database, first_index, term, records)
+            self._mark.advance(first_index + len(records), digest)
+            return len(data)
+        except (sqlite3.Error, OSError) as error:
             self.failed = True
             raise _told(error, self.folder) from error
 
@@ -115,10 +133,7 @@ class Journal:
         """Keep the state as it is after `index` records, and let go of what it makes superfluous."""
         try:
             with _transaction(self._database):
-                self._database.execute(
-                    "INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)",
-                    (index, term, time.time(), state, _digest(state)),
-                )
+                insert_snapshot(self._database, Snapshot(index, term, time.time(), state))
                 self._database.execute(
                     "DELETE FROM snapshots WHERE state_index NOT IN "
                     "(SELECT state_index FROM snapshots ORDER BY state_index DESC LIMIT ?)",
@@ -128,7 +143,8 @@ class Journal:
                 # The oldest snapshot must be able to catch up, should the newer one turn out to be damaged.
                 keep_from = min(oldest, index - HISTORY_RECORDS)
                 self._database.execute("DELETE FROM batches WHERE first_index + count <= ?", (keep_from,))
-        except sqlite3.Error as error:
+            self._mark.flush()
+        except (sqlite3.Error, OSError) as error:
             self.failed = True
             raise _told(error, self.folder) from error
 
@@ -142,21 +158,47 @@ class Journal:
 
     def size_bytes(self) -> int:
         """What the files take on the disk."""
-        names = (FILE, f"{FILE}-wal")
-        return sum(path.stat().st_size for name in names if (path := self.folder / name).exists())
+        return sum(path.stat().st_size for name in (FILE, LOG) if (path := self.folder / name).exists())
 
     def close(self) -> None:
         self.failed = True
+        self._leaves_log()
         self._database.close()
+        with suppress(OSError):
+            if not (self.folder / LOG).exists():
+                self._mark.finish()
+        self._mark.close()
         filelock.close(self._lock)
 
 
-def append(database: sqlite3.Connection, first_index: int, term: int, records: Sequence[Record]) -> int:
-    """One statement, one transaction, one flush."""
+def _tell_the_mark(database: sqlite3.Connection, mark: Mark) -> None:
+    """SQLite removes its log with the last connection, also when Python ends, if all of it is in the file. So that
+    is said before."""
+    with suppress(sqlite3.Error, OSError):  # then the log stays, or what is wrong is told by the next start
+        _, frames, moved = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if frames == moved:
+            mark.finish()
+
+
+def append(
+    database: sqlite3.Connection,
+    first_index: int,
+    term: int,
+    records: Sequence[Record],
+    unix_seconds: float | None = None,
+) -> tuple[bytes, bytes]:
+    """One statement, one transaction, one flush. Gives the records as they are stored, and the digest of their row."""
     data = codec.encode_records(records)
-    row = (first_index, len(records), term, time.time(), data, _digest(data))
-    database.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", row)
-    return len(data)
+    head = (first_index, len(records), term, time.time() if unix_seconds is None else unix_seconds)
+    digest = row_digest(data, *head)
+    database.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?)", (*head, data, digest))
+    return data, digest
+
+
+def insert_snapshot(database: sqlite3.Connection, snapshot: Snapshot) -> None:
+    *head, state = snapshot
+    row = (*head, state, row_digest(state, *head))
+    database.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", row)
 
 
 def snapshots(database: sqlite3.Connection) -> Iterator[Snapshot]:
@@ -164,7 +206,7 @@ def snapshots(database: sqlite3.Connection) -> Iterator[Snapshot]:
         database, "SELECT state_index, term, unix_seconds, state, digest FROM snapshots ORDER BY state_index DESC"
     )
     for index, term, unix_seconds, state, digest in rows:
-        if _digest(state) == digest:
+        if digest in (row_digest(state, index, term, unix_seconds), row_digest(state)):
             yield Snapshot(index, term, unix_seconds, state)
 
 
@@ -176,10 +218,9 @@ def batches(database: sqlite3.Connection, after: int = -1) -> Iterator[Batch]:
         after,
     )
     for first_index, count, term, unix_seconds, data, digest in rows:
-        if _digest(data) != digest:
-            raise JournalError(
-                f"the journal is damaged: the records from index {first_index} on are not what was written. "
-                "Restore a backup with `strata state restore`"
+        if digest not in (row_digest(data, first_index, count, term, unix_seconds), row_digest(data)):
+            raise JournalDamaged(
+                f"the journal is damaged: the records from index {first_index} on are not what was written. {WAYS_OUT}"
             )
         try:
             records = codec.decode_records(data)
@@ -189,7 +230,9 @@ def batches(database: sqlite3.Connection, after: int = -1) -> Iterator[Batch]:
                 f"understand ({error}): use that version"
             ) from error
         if len(records) != count:
-            raise JournalError(f"the journal is damaged: {count} records were expected at index {first_index}")
+            raise JournalDamaged(
+                f"the journal is damaged: {count} records were expected at index {first_index}. {WAYS_OUT}"
+            )
         yield Batch(first_index, term, unix_seconds, records, len(data))
 
 
@@ -208,7 +251,7 @@ def _rows(database: sqlite3.Connection, question: str, *given: int) -> Iterator[
 
 
 def _damaged(error: sqlite3.Error) -> JournalError:
-    return JournalError(f"the journal is damaged: {error}. Restore a backup with `strata state restore`")
+    return JournalDamaged(f"the journal is damaged: {error}. {WAYS_OUT}")
 
 
 def opened_for_reading(state_dir: Path) -> sqlite3.Connection:
@@ -216,16 +259,24 @@ def opened_for_reading(state_dir: Path) -> sqlite3.Connection:
     file = state_dir / FILE
     if not file.exists():
         raise JournalError(f"there is no journal in {state_dir}: is that a coordinator's --state-dir?")
-    database = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    _check_log_is_there(file)
+    database = read_only(file)
     try:
-        check_schema(database, file)
+        check_whole(database, file)
     except sqlite3.Error as error:
         database.close()
+        if _is_damage(error):
+            raise _damaged(error) from error
         raise JournalError(f"cannot read {file}: {error}") from error
     except BaseException:
         database.close()
         raise
     return database
+
+
+def read_only(file: Path) -> sqlite3.Connection:
+    """It changes neither the file nor the log, whatever is wrong with them."""
+    return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
 
 
 def files_of(file: Path) -> list[Path]:
@@ -236,38 +287,138 @@ def files_of(file: Path) -> list[Path]:
 
 def _check_not_orphaned(file: Path) -> None:
     """SQLite deletes a log whose file is empty, and what is durable may be in that log alone."""
+    if not file.exists() and file.with_name(BEGUN).exists() and not files_of(file):
+        mark = marked(file.with_name(BEGUN))
+        records = 0 if mark is None else mark.records
+        known = f", and at least {records:,} records were acknowledged" if records else ""
+        raise JournalDamaged(
+            f"{file} is gone{known}. Put it back; or restore a backup with `strata state restore`; or remove the whole "
+            "folder to begin anew"
+        )
     if not file.exists() and (logs := files_of(file)):
         raise JournalError(
             f"{file} is gone, but not its logs ({', '.join(log.name for log in logs)}). Put the file back; or move "
             "the logs away, and restore a backup with `strata state restore`"
         )
+    if file.exists() and not file.stat().st_size and _has_log(file):
+        raise JournalError(
+            f"{file} is empty, but not its log ({LOG}). Put the file back; or move both away, and restore a backup "
+            "with `strata state restore`"
+        )
+
+
+def _has_log(file: Path) -> bool:
+    """Who reads where there is none leaves an empty one."""
+    log = file.with_name(LOG)
+    return log.exists() and log.stat().st_size > 0
+
+
+# -- whether everything that was acknowledged is there ---------------------------------------------------------------
+
+
+def _check_log_is_there(file: Path) -> None:
+    """A coordinator that ends well says that nothing is in the log alone before the log is removed; one that starts
+    makes a log before it says that some may be. Looked at in this order, since one may do either meanwhile."""
+    if not _has_log(file) and (mark := marked(file.with_name(BEGUN))) and mark.in_log and not _has_log(file):
+        raise _incomplete(
+            file, f"its end was in {LOG}, which is gone. At least {mark.records:,} records were acknowledged"
+        )
+
+
+def check_whole(database: sqlite3.Connection, file: Path) -> None:
+    """The mark first: what it counts is in whatever is read after it."""
+    begun = file.with_name(BEGUN)
+    mark = marked(begun)
+    check_schema(database, file)
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if not version and begun.exists():
+        raise JournalDamaged(
+            f"the journal {file} is empty, though it had records before: move its files away, and restore a backup "
+            "with `strata state restore`, or remove the whole folder to begin anew"
+        )
+    check_structure(database, file)
+    count = count_records(database) if version else 0
+    if mark is not None and count < mark.records:
+        raise _incomplete(
+            file,
+            f"{mark.records:,} records were acknowledged, and {mark.records - count:,} of them, from index {count} on, "
+            f"are missing{f': the end of {LOG} cannot be read, or is gone' if _has_log(file) else ''}",
+        )
+    if version and mark is not None and mark.last and not _holds(database, mark):
+        raise _incomplete(
+            file,
+            f"the records before index {mark.records} are not those that were acknowledged: it or {LOG} was changed, "
+            "or is another coordinator's",
+        )
+
+
+def _holds(database: sqlite3.Connection, mark: Marked) -> bool:
+    """Whether the batch that was the last is there; true as well where all up to it were let go of since."""
+    row = database.execute(
+        "SELECT first_index + count, digest FROM batches WHERE first_index < ? ORDER BY first_index DESC LIMIT 1",
+        (mark.records,),
+    ).fetchone()
+    return row is None or row == (mark.records, mark.last)
+
+
+def _last_digest(database: sqlite3.Connection, count: int) -> bytes:
+    """Of the batch that ends so."""
+    row = database.execute(
+        "SELECT first_index + count, digest FROM batches ORDER BY first_index DESC LIMIT 1"
+    ).fetchone()
+    return row[1] if row is not None and row[0] == count else b""
+
+
+def check_structure(database: sqlite3.Connection, file: Path) -> None:
+    """A page that was changed may hide rows that are whole."""
+    (health,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if health != "ok":
+        raise _incomplete(file, f"SQLite says of it: {health}")
+
+
+def count_records(database: sqlite3.Connection) -> int:
+    """How many there were since the journal began; its beginning is not kept forever."""
+    batch = database.execute("SELECT first_index + count FROM batches ORDER BY first_index DESC LIMIT 1").fetchone()
+    (snapshot,) = database.execute("SELECT max(state_index) FROM snapshots").fetchone()
+    return max((batch and batch[0]) or 0, snapshot or 0)
+
+
+def _incomplete(file: Path, what: str) -> JournalError:
+    return JournalDamaged(
+        f"the journal {file} is damaged: {what}. Nothing was changed: put back what is missing if you can. {WAYS_OUT}"
+    )
+
+
+def check_before_writing(file: Path) -> None:
+    """Whoever opens a journal to write lets SQLite write over what it takes for the end of its log."""
+    _check_log_is_there(file)
+    if _has_log(file):
+        if (place := logfile.damaged_at(file.with_name(LOG))) is not None:
+            raise _incomplete(file, f"{LOG} cannot be read from byte {place:,} on, where acknowledged records are")
+        with closing(read_only(file)) as database:
+            check_whole(database, file)
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
 
 
 def _opened(file: Path) -> sqlite3.Connection:
     _check_not_orphaned(file)
     try:
         create_private(file)
+        if file.stat().st_size:
+            check_before_writing(file)
         database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
         try:
-            check_schema(database, file)
+            if not _has_log(file):
+                check_whole(database, file)
             (mode,) = database.execute("PRAGMA journal_mode=WAL").fetchone()
             if mode != "wal":
                 raise JournalError(f"{file.parent} is on a filesystem that SQLite cannot keep a journal on ({mode})")
             database.execute("PRAGMA synchronous=FULL")
             database.execute(f"PRAGMA wal_autocheckpoint={LOG_FRAMES}")
-            if not database.execute("PRAGMA user_version").fetchone()[0]:
-                if (file.parent / BEGUN).exists():
-                    raise JournalError(
-                        f"the journal {file} is empty, and it was not: restore a backup with `strata state restore`, "
-                        f"or remove the whole folder to begin anew"
-                    )
-                with _transaction(database):
-                    for statement in _CREATE.split(";"):
-                        database.execute(statement)
-                    database.execute(f"PRAGMA application_id={APPLICATION}")
-                    database.execute(f"PRAGMA user_version={SCHEMA}")
-            create_private(file.parent / BEGUN)
-            _make_room(database, file.with_name(f"{FILE}-wal"))
+            _create(database)
+            _make_room(file.with_name(LOG))
         except BaseException:
             database.close()
             raise
@@ -276,37 +427,56 @@ def _opened(file: Path) -> sqlite3.Connection:
     return database
 
 
-def _make_room(database: sqlite3.Connection, log: Path) -> None:
+def _create(database: sqlite3.Connection) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version < SCHEMA:
+        with _transaction(database):
+            if not version:
+                create_tables(database)
+            database.execute(f"PRAGMA user_version={SCHEMA}")
+
+
+def create_tables(database: sqlite3.Connection) -> None:
+    for statement in _CREATE.split(";"):
+        database.execute(statement)
+    database.execute(f"PRAGMA application_id={APPLICATION}")
+
+
+def _begun(database: sqlite3.Connection, folder: Path) -> Mark:
+    """The mark of a journal that is open. It says that there is a log once that is certain to be there."""
+    try:
+        mark = Mark(folder / BEGUN)
+        try:
+            synced(folder)
+            count = count_records(database)
+            mark.begin(count, in_log=_has_log(folder / FILE), last=_last_digest(database, count))
+        except BaseException:
+            mark.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        database.close()
+        raise _told(error, folder) from error
+    return mark
+
+
+def _make_room(log: Path) -> None:
     """Let SQLite's log have its usual size from the start: to flush what is written over takes half the time of
-    flushing what makes a file longer."""
+    flushing what makes a file longer. Zeros are no frames."""
     room = os.statvfs(log.parent)
     if log.stat().st_size >= LOG_BYTES or room.f_bavail * room.f_frsize < 64 * LOG_BYTES:
         return
-    # NORMAL flushes whatever moves from the log into the file, but not each frame: these hold what is there already.
-    database.execute("PRAGMA synchronous=NORMAL")
-    (patience,) = database.execute("PRAGMA busy_timeout").fetchone()
-    database.execute("PRAGMA busy_timeout=0")  # whoever reads meanwhile is not waited for
+    with log.open("ab", buffering=0) as file:
+        with suppress(OSError):  # a kindness: a disk that is full is told by the first record
+            file.write(bytes(LOG_BYTES - file.tell()))
+        os.fsync(file.fileno())  # after one that failed nobody knows what is on the disk
+
+
+def synced(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        for _ in range(LOG_FRAMES):
-            if log.stat().st_size >= LOG_BYTES or not _tried(database, "PRAGMA user_version={}"):
-                break
-        _tried(database, "PRAGMA wal_checkpoint(RESTART)")  # or the log would go on behind them
+        os.fsync(descriptor)
     finally:
-        database.execute(f"PRAGMA busy_timeout={patience}")
-        database.execute("PRAGMA synchronous=FULL")
-
-
-def _tried(database: sqlite3.Connection, statement: str) -> bool:
-    """A kindness: what else is wrong is told by the first record. But after a flush that failed nobody knows what is on
-    the disk."""
-    try:
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        database.execute(statement.format(version)).fetchall()
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode in FLUSH_FAILED:
-            raise
-        return False
-    return True
+        os.close(descriptor)
 
 
 def create_private(file: Path) -> None:
@@ -341,11 +511,15 @@ class _transaction:  # noqa: N801  reads as a statement
                 self._database.execute("ROLLBACK")
 
 
+def _is_damage(error: Exception) -> bool:
+    """SQLite tells some damage by a code of several parts, of which the lowest eight bits are the kind."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
 def _told(error: sqlite3.Error | OSError, folder: Path) -> JournalError:
-    if getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return JournalError(
-            f"{folder / FILE} is damaged, or no journal at all ({error}): restore a backup with `strata state restore`"
-        )
+    if _is_damage(error):
+        return JournalDamaged(f"{folder / FILE} is damaged, or is not a journal ({error}). {WAYS_OUT}")
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
     if full or getattr(error, "errno", None) == errno.ENOSPC:
         return JournalError(
@@ -358,8 +532,10 @@ def _told(error: sqlite3.Error | OSError, folder: Path) -> JournalError:
     )
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=8).digest()
+def row_digest(data: bytes, *head: float) -> bytes:
+    digest = hashlib.blake2b(repr(head).encode() if head else b"", digest_size=8)
+    digest.update(data)
+    return digest.digest()
 
 
 # -- one coordinator, on a disk of its own ---------------------------------------------------------------------------
@@ -384,8 +560,7 @@ def locked(folder: Path) -> int:
             "Stop it first, or give this one a --state-dir of its own"
         )
     with suppress(OSError):  # for people alone; a full disk must not keep the coordinator from saying so itself
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
     return lock
 
 

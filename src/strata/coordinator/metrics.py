@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from strata.coordinator.stats import Histogram
 from strata.coordinator.views import Views
 from strata.rpc import Status
+from strata.texts import printable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -64,12 +65,14 @@ class _Collector(Collector):
         )
         for job in self._views.jobs():
             states, stuck = self._views.workers_by_state(job.job_id)
+            name = printable(job.job_id)
             for state, count in states.items():
-                by_state.add_metric([job.job_id, state], count)
-            stalled.add_metric([job.job_id], stuck)
-            held_back.add_metric([job.job_id], int(job.held_back))
+                by_state.add_metric([name, printable(state)], count)
+            stalled.add_metric([name], stuck)
+            held_back.add_metric([name], int(job.held_back))
         for dataset in self._views.datasets():
-            pending.add_metric([dataset.job_id, dataset.dataset_id], dataset.shards_pending)
+            names = [printable(dataset.job_id), printable(dataset.dataset_id)]
+            pending.add_metric(names, dataset.shards_pending)
         lost = CounterMetricFamily("strata_workers_lost", "Workers that went, by cause.", labels=["cause"])
         for cause, count in sorted(self._views.journal_stats.lost.items()):
             lost.add_metric([cause], count)

@@ -26,12 +26,13 @@ from strata.coordinator.views import Views
 from strata.core.records import BarrierReleased, WorkerJoined
 from strata.core.settings import Policy
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 from strata.rpc import GrpcioServer, Limits, Server, ServerTls
 from strata.rpc.addresses import split_address
 from strata.rpc.health import Health
 from strata.rpc.reflection import Reflection
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 SERVICE = "strata.v1.Coordinator"
 TOKEN_SECONDS = 2.0
@@ -118,7 +119,7 @@ class Coordinator:
         try:
             address, http = await self._serve()
         except BaseException:
-            await self.hub.stop()
+            await self.stop(0.0)
             raise
         state = self.hub.machine.state
         self._serving = True
@@ -157,12 +158,15 @@ class Coordinator:
         self._http = HttpServer(self.views, config.tokens, lambda: self._serving, config.tls)
         return address, await self._http.listen(config.http)
 
+    def end_on_signals(self) -> None:
+        """From here on a signal ends it in good order: before anybody is told that it has started."""
+        for number in _endings():
+            with contextlib.suppress(NotImplementedError):
+                asyncio.get_running_loop().add_signal_handler(number, self.stopping.set)
+
     async def run(self) -> None:
         """Until it is told to end, and then in good order; JournalError if the journal cannot be written."""
         loop = asyncio.get_running_loop()
-        for number in _endings():
-            with contextlib.suppress(NotImplementedError):
-                loop.add_signal_handler(number, self.stopping.set)
         watching = loop.create_task(self._watch_tokens())
         told = loop.create_task(self.stopping.wait())
         ends: set[asyncio.Future[Any]] = {told, self.hub.failure}
@@ -179,11 +183,12 @@ class Coordinator:
         self._serving = False
         self._health.set_all(serving=False)
         self.hub.release_waits()
-        if self._http is not None:
-            await self._http.stop()
-        if self._server is not None:
-            await self._server.stop(grace_seconds)
-        await self.hub.stop()
+        async with contextlib.AsyncExitStack() as stops:  # the last one first, and all of them, also if one fails
+            stops.push_async_callback(self.hub.stop)
+            if self._server is not None:
+                stops.push_async_callback(self._server.stop, grace_seconds)
+            if self._http is not None:
+                stops.push_async_callback(self._http.stop)
 
     async def _watch_tokens(self) -> None:
         while True:
@@ -225,6 +230,7 @@ def run(config: CoordinatorConfig, announce: Callable[[Started], None]) -> None:
         coordinator = Coordinator(config)
         started = await coordinator.start()
         with Garbage(asyncio.get_running_loop()):
+            coordinator.end_on_signals()
             announce(started)
             await coordinator.run()
 

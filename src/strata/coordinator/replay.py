@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from strata.coordinator.journal import Batch, JournalError, Snapshot
+from strata.coordinator.journal import WAYS_OUT, Batch, JournalDamaged, Snapshot
 from strata.core.machine import Machine
 from strata.core.records import Record
 from strata.core.settings import Policy
@@ -52,9 +52,9 @@ def replayed(journal: Readable, policy: Policy | None = None) -> Replayed:
             fed_bytes += batch.size_bytes
         for index, record in enumerate(batch.records, batch.first_index):
             if index > machine.index:
-                raise JournalError(
+                raise JournalDamaged(
                     f"the journal has a gap: the records from index {machine.index} to {index - 1} are missing. "
-                    "Restore a backup with `strata state restore`"
+                    f"{WAYS_OUT}"
                 )
             if index == machine.index:
                 machine.apply(record)

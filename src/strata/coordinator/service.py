@@ -15,13 +15,13 @@ from strata.coordinator.streams import Pushes, watch_events
 from strata.coordinator.worlds import Worlds
 from strata.core.effects import Alive, BarrierVerdict
 from strata.core.events import BarrierArrived
-from strata.core.ids import check_int
+from strata.core.ids import MAX_COUNT, check_int
 from strata.core.lineages import head
 from strata.core.shares import shards_in_order
 from strata.errors import InvalidInput, NotFound, Refused, StrataError
 from strata.rpc import Call, Later, Line, Method, RpcError, Talk, protobuf_service, talking
 from strata.v1 import coordinator_pb2 as pb
-from strata.wire.errors import reason_of, to_rpc
+from strata.wire.errors import message_of, reason_of, to_rpc
 
 SMALL_BYTES = 4096
 """No text in a request of this size can be longer than the core takes, and protobuf has seen to the types."""
@@ -106,6 +106,7 @@ class _Service:
         return self._guarded(self._beat, request)
 
     def _beat(self, request: pb.HeartbeatRequest, job: str = "") -> bytes:
+        """`job` is that of the batch it came in, where it came in one."""
         event = translate.heartbeat(request, job)
         generation = self._hub.renew_lease(event)
         if generation is None:
@@ -129,12 +130,14 @@ class _Service:
         for beat in request.heartbeats:
             outcome = response.outcomes.add(worker_id=beat.worker_id)
             try:
+                if beat.job_id not in ("", request.job_id):
+                    raise InvalidInput("a heartbeat names another job than its batch does: one batch, one job")
                 outcome.alive.MergeFromString(self._beat(beat, request.job_id))
                 outcome.alive.SetInParent()
             except RpcError:
                 raise
             except StrataError as error:
-                outcome.refused.reason, outcome.refused.message = reason_of(error), str(error)
+                outcome.refused.reason, outcome.refused.message = reason_of(error), message_of(error)
         return response
 
     @talking
@@ -208,7 +211,7 @@ class _Service:
         return self._guarded(self._get_ledger, request)
 
     def _get_ledger(self, request: pb.GetLedgerRequest) -> pb.GetLedgerResponse:
-        check_int(request.from_place, "from_place")
+        check_int(request.from_place, "from_place", most=MAX_COUNT)
         machine = self._hub.machine
         job = machine.state.job(request.job_id)
         dataset = job.dataset(request.dataset_id)

@@ -1,7 +1,6 @@
 """What is sent without being asked for each time: commands to workers on a stream, and the log to those who watch."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -16,11 +15,12 @@ from strata.core.effects import Alive
 from strata.core.errands import errands_for
 from strata.core.ids import check_id
 from strata.errors import InvalidInput, StrataError
+from strata.logs import get_logger
 from strata.rpc import Call, Later, Line, RpcError, Status, Talk
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import to_rpc
 
-logger = logging.getLogger("strata.coordinator")
+logger = get_logger("strata.coordinator")
 
 WATCHERS_MOST = 1000
 UNHEARD_MOST = 12_000
@@ -28,7 +28,7 @@ UNHEARD_MOST = 12_000
 PUSHED_AT_ONCE = 64
 """Workers told before others have their turn."""
 
-_QUIET: tuple[type[records.Record], ...] = (
+QUIET: tuple[type[records.Record], ...] = (
     records.BarrierBroken,
     records.BarrierReleased,
     records.CheckpointAdopted,
@@ -88,6 +88,11 @@ class Pushes:
         self._pushes_soon = False
         hub.watchers.add(self._on_entries)
 
+    @property
+    def jobs(self) -> set[str]:
+        """Those with open streams; "" as well where one has said nothing yet."""
+        return set(self._by_job)
+
     def open(self, line: Line, call: Call) -> _Worker:
         check_welcome(self._hub, self._still_welcome, call)
         worker = _Worker(self, line, call)
@@ -103,19 +108,19 @@ class Pushes:
 
     def answer(self, worker: _Worker, request: pb.HeartbeatRequest) -> bytes | Later:
         check_welcome(self._hub, self._still_welcome, worker.call)
+        who = (request.job_id, request.worker_id, request.incarnation)
+        if worker.job and who != (worker.job, worker.worker, worker.incarnation):
+            raise to_rpc(InvalidInput("a stream serves one process: open another stream for another process"))
         try:
             told = worker.told = self._beat(request)
         except RpcError:
             raise
         except StrataError as error:
             return self._hub.refuse(to_rpc(error))
-        who = (request.job_id, request.worker_id, request.incarnation)
         if not worker.job:
             self.leave(worker)
             worker.job, worker.worker, worker.incarnation = who
             self._by_job.setdefault(worker.job, set()).add(worker)
-        elif (worker.job, worker.worker, worker.incarnation) != who:
-            raise to_rpc(InvalidInput("a stream is for one process: open another for another"))
         answer: bytes | Later = self._hub.answer(told)
         return answer
 
@@ -123,7 +128,7 @@ class Pushes:
 
     def _on_entries(self, entries: list[Entry]) -> None:
         """None at all: everybody should look up."""
-        jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, _QUIET)}
+        jobs = {getattr(entry.record, "job", "") for entry in entries if not isinstance(entry.record, QUIET)}
         for job in jobs & self._by_job.keys() if entries else self._by_job.keys():
             self._due.update(dict.fromkeys(self._by_job[job]))
         self._push_soon()
@@ -196,6 +201,11 @@ class Watcher:
 
     def close(self) -> None:
         self._hub.watchers.discard(self._hear)
+
+    @property
+    def unheard(self) -> int:
+        """How many events wait for the reader."""
+        return len(self._unheard)
 
     def _hear(self, entries: list[Entry]) -> None:
         """None at all: somebody should look up. What is not for this one wakes nobody."""

@@ -186,6 +186,7 @@ def report_batches(request: pb.ReportBatchesRequest) -> events.BatchesReported:
         request.reading,
         request.over,
         request.joins,
+        dict(request.left_out),
     )
 
 
@@ -255,22 +256,25 @@ def report_removed(
 
 
 def recover(request: pb.RecoverRequest) -> events.RecoverRequested:
-    found = request.found
     return events.RecoverRequested(
         request.job_id,
         request.worker_id,
         request.incarnation,
         _maybe(request, "generation"),
-        events.Found(found.step, found.epoch, found.place, _positions(found.positions))
-        if request.HasField("found")
-        else None,
+        _found(request.found) if request.HasField("found") else None,
         request.insist,
+        _maybe(request, "since"),
+        [_found(each) for each in request.earlier],
     )
+
+
+def _found(found: pb.Found) -> events.Found:
+    return events.Found(found.step, found.epoch, found.place, _positions(found.positions))
 
 
 def _positions(told: Mapping[str, pb.DataPosition]) -> dict[str, events.Position]:
     return {
-        name: events.Position(each.version, each.epoch, list(each.consumed.edges), each.reading)
+        name: events.Position(each.version, each.epoch, list(each.consumed.edges), each.reading, each.left_out_samples)
         for name, each in told.items()
     }
 
@@ -370,6 +374,7 @@ def dataset(known: Dataset) -> pb.Dataset:
         consumed_samples=known.consumed.count,
         fingerprint=known.fingerprint,
         columns=known.columns,
+        left_out_samples=known.left_out,
     )
 
 
@@ -400,6 +405,7 @@ def ledger(job: Job, known: Dataset, from_place: int, most: int, owned: RankOwne
                 consumed_samples=each.consumed,
                 reissued_samples=each.reissued,
                 reading=each.reading,
+                left_out_samples=each.left_out,
             )
             for each in known.proofs
         ],
@@ -428,7 +434,7 @@ def assignments(answer: Assignments) -> pb.GetAssignmentsResponse:
 
 
 def ledger_now(answer: LedgerNow) -> pb.ReportBatchesResponse:
-    return pb.ReportBatchesResponse(epoch=answer.epoch, absent=answer.absent)
+    return pb.ReportBatchesResponse(epoch=answer.epoch, absent=answer.absent, consumed_samples=answer.consumed)
 
 
 def epoch_now(answer: EpochNow) -> pb.AdvanceEpochResponse:
@@ -484,7 +490,7 @@ def checkpoint(attempt: Attempt) -> pb.Checkpoint:
         generation=attempt.generation,
         status=ATTEMPT_STATUS[attempt.status],
         participants=len(attempt.participants),
-        total_bytes=sum(part.part_bytes for part in attempt.parts.values()),
+        total_bytes=attempt.total_bytes,
         references=attempt.references,
         pins=attempt.pins,
         place=attempt.place,
@@ -509,6 +515,7 @@ def add_parts(made: pb.Checkpoint, attempt: Attempt, ranks: Iterable[int]) -> No
         told.version, told.epoch = position.version, position.epoch
         told.reading = position.reading
         told.consumed.edges.extend(position.consumed)
+        told.left_out_samples = position.left_out
 
 
 def always(response: Any) -> Callable[[Any], bytes]:

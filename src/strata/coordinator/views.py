@@ -95,6 +95,7 @@ class DatasetView:
     epoch: int
     total_samples: int
     consumed_samples: int
+    left_out_samples: int
     shard_size: int
     shard_count: int
     shards_pending: int
@@ -258,7 +259,7 @@ class Views:
             job.settings.recovery,
             job.lineage,
             None if latest is None else latest.step,
-            0 if latest is None else sum(part.part_bytes for part in latest.parts.values()),
+            0 if latest is None else latest.total_bytes,
             None if latest is None else self._committed_at(job.job, latest.attempt),
         )
 
@@ -317,7 +318,7 @@ class Views:
     def datasets(self, job: str | None = None) -> Iterator[DatasetView]:
         for each in self._chosen(job):
             for name in sorted(each.datasets):
-                yield _dataset(each, each.datasets[name])
+                yield dataset_view(each, each.datasets[name])
 
     def checkpoints(self, job: str | None = None) -> Iterator[CheckpointView]:
         """The newest first."""
@@ -337,7 +338,7 @@ class Views:
             attempt.status,
             len(attempt.parts),
             len(attempt.participants),
-            sum(part.part_bytes for part in attempt.parts.values()),
+            attempt.total_bytes,
             None if past is None else past.seconds,
             None if past is None else past.ended,
             list(attempt.pins),
@@ -407,7 +408,7 @@ class Views:
         return [jobs[name] for name in sorted(jobs)] if job is None else [self.hub.machine.state.job(job)]
 
 
-def _dataset(job: Job, dataset: Dataset) -> DatasetView:
+def dataset_view(job: Job, dataset: Dataset) -> DatasetView:
     left = dataset.total_samples - dataset.consumed.count
     return DatasetView(
         job.job,
@@ -416,6 +417,7 @@ def _dataset(job: Job, dataset: Dataset) -> DatasetView:
         dataset.epoch,
         dataset.total_samples,
         dataset.consumed.count,
+        dataset.left_out,
         dataset.shard_size,
         dataset.shard_count,
         -(-left // dataset.shard_size),

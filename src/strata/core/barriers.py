@@ -114,7 +114,7 @@ def _check_arrival(event: BarrierArrived) -> None:
     check_int(event.arrival, "arrival", least=1)
     check_int(event.settled, "settled", most=event.arrival - 1)
     check_int(event.expected, "expected_participants", least=1)
-    if event.timeout_seconds is not None and not event.timeout_seconds >= 0:
+    if event.timeout_seconds is not None and not 0 <= event.timeout_seconds < math.inf:
         raise InvalidInput(f"timeout must be a number of seconds that is not negative, not {event.timeout_seconds}")
 
 

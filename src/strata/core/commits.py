@@ -10,6 +10,8 @@ process, or a second and different part from the same one, is refused. The manif
 journal is its index.
 """
 
+import msgspec
+
 from strata.core.effects import AbandonAttempt, Acknowledged, AnnounceCommit, Begun, Done, Skipped
 from strata.core.errands import is_delegate, is_referred_to
 from strata.core.events import (
@@ -22,7 +24,7 @@ from strata.core.events import (
     Position,
     SweepDue,
 )
-from strata.core.ids import check_int, check_name
+from strata.core.ids import check_int, check_name, check_plain
 from strata.core.progress import check_positions
 from strata.core.ranges import RangeSet
 from strata.core.records import (
@@ -48,8 +50,8 @@ MAX_PLACE_CHARS = 2048
 ABANDONED = "attempt {} was abandoned: "
 """How the reason begins why nobody saves a step any more that was begun."""
 COULD_NOT_SAVE = "could not save its part"
-MAX_PART_BYTES = 2**50
-"""A petabyte; so that the parts of 100,000 ranks together still fit 64 bits, and not a float's worth is lost."""
+MAX_PART_BYTES = 2**46
+"""64 TiB; so that the parts of 100,000 ranks together still fit 64 bits, and not a float's worth of one is lost."""
 
 rules = Rules()
 
@@ -231,6 +233,7 @@ def _check_same(attempt: Attempt, member: Member, part: Part, event: CheckpointA
 def _check_part(job: Job, attempt: Attempt, event: CheckpointAck) -> None:
     if not event.digest or len(event.digest) > MAX_DIGEST_CHARS:
         raise InvalidInput(f"a part's digest has 1 to {MAX_DIGEST_CHARS} characters, not {len(event.digest)}")
+    check_plain(event.digest, "digest")
     check_int(event.part_bytes, "part_bytes", most=MAX_PART_BYTES)
     check_place(event.place)
     if len(event.metrics) > MAX_METRICS:
@@ -268,11 +271,16 @@ def _check_agrees(job: Job, attempt: Attempt, name: str, position: Position) -> 
                 f"at step {attempt.step}, rank {rank} is in epoch {other.epoch} of dataset {name!r} and another in "
                 f"epoch {position.epoch}: they are not at the same step"
             )
-        if other is not None and other != position and is_elastic:
+        if other is not None and not _at_same_place(other, position) and is_elastic:
             raise Refused(
                 f"at step {attempt.step}, rank {rank} has consumed {other.consumed} of dataset {name!r} and another "
                 f"{position.consumed}: they are not at the same step"
             )
+
+
+def _at_same_place(one: Position, other: Position) -> bool:
+    """What each rank left out is its own."""
+    return msgspec.structs.replace(one, left_out=0) == msgspec.structs.replace(other, left_out=0)
 
 
 def _told(job: Job, attempt: Attempt, name: str, position: Position) -> Position:
@@ -400,7 +408,9 @@ def apply_begun(state: State, record: CheckpointBegun) -> None:
         dict(record.participants),
         list(record.references),
         base={
-            name: Position(dataset.version, dataset.epoch, dataset.departed.to_flat(), dataset.reading)
+            name: Position(
+                dataset.version, dataset.epoch, dataset.departed.to_flat(), dataset.reading, dataset.left_out
+            )
             for name, dataset in job.datasets.items()
         },
         place=record.place,
@@ -454,13 +464,17 @@ def apply_decided(state: State, record: CheckpointDecided) -> None:
 
 
 def _position(dataset: Dataset | None, base: Position, parts: list[Position]) -> Position:
-    """Where the step is in a dataset. In the elastic order each part says it all, departed workers' share included."""
+    """Where the step is in a dataset. In the elastic order each part says it all, departed workers' share included, but
+    for what was left out: that adds up. A ledger at the same place also has what departed workers left out."""
     if dataset is not None and dataset.order == "elastic" and parts:
-        return parts[0]
+        left_out = sum(part.left_out for part in parts)
+        if (base.epoch, base.consumed) == (parts[0].epoch, parts[0].consumed):
+            left_out = max(left_out, base.left_out)
+        return msgspec.structs.replace(parts[0], left_out=left_out)
     consumed = RangeSet.from_flat(base.consumed)
     for part in parts:
         consumed = consumed.union(RangeSet.from_flat(part.consumed))
-    return Position(base.version, base.epoch, consumed.to_flat(), base.reading)
+    return Position(base.version, base.epoch, consumed.to_flat(), base.reading, base.left_out)
 
 
 @rules.applies(CheckpointCommitted)

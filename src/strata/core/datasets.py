@@ -6,7 +6,7 @@ epoch:    0 ──consumed, or asked for──▶ 1 ──▶ 2 …     a compar
 
 from strata.core.effects import DatasetInfo, Done, EpochNow
 from strata.core.events import DatasetRegisterRequested, DatasetRemoveRequested, EpochAdvanceRequested, Position
-from strata.core.ids import check_id, check_int
+from strata.core.ids import MAX_NUMBER, check_id, check_int, check_plain
 from strata.core.ownership import STRATEGIES
 from strata.core.paths import shown
 from strata.core.records import DatasetRegistered, DatasetRemoved, EpochAdvanced
@@ -16,7 +16,7 @@ from strata.errors import Conflict, InvalidInput, Refused, StaleGeneration
 
 ORDERS = ("elastic", "affinity")
 MAX_SHARDS = 10_000_000
-MAX_SAMPLES = 2**62
+MAX_SAMPLES = MAX_NUMBER
 MAX_SEED = 2**63 - 1
 MAX_FINGERPRINT_CHARS = 256
 MAX_DATASETS = 1000
@@ -71,14 +71,16 @@ def check_dataset(event: DatasetRegisterRequested) -> None:
     check_id(event.job, "job_id")
     check_id(event.dataset, "dataset_id")
     check_int(event.total_samples, "total_samples", least=1)
-    if event.total_samples > MAX_SAMPLES:
-        raise InvalidInput(f"total_samples must be at most {MAX_SAMPLES}, not {event.total_samples}")
     check_int(event.shard_size, "shard_size", least=1)
     check_int(event.seed, "seed", least=-MAX_SEED - 1, most=MAX_SEED)
     if event.strategy not in STRATEGIES:
         raise InvalidInput(f"strategy must be one of {', '.join(STRATEGIES)}, not {event.strategy!r}")
     if len(event.fingerprint) > MAX_FINGERPRINT_CHARS:
         raise InvalidInput(f"a fingerprint has at most {MAX_FINGERPRINT_CHARS} characters")
+    for path in event.path.split("\n"):  # of several paths, each is a line
+        check_plain(path, "path")
+    check_plain(event.format, "format")
+    check_plain(event.fingerprint, "fingerprint")
     if event.order not in ORDERS:
         raise InvalidInput(f"order must be one of {', '.join(ORDERS)}, not {event.order!r}")
     shards = -(-event.total_samples // event.shard_size)
@@ -122,6 +124,7 @@ def on_advance(turn: Turn, event: EpochAdvanceRequested) -> None:
     job = turn.state.job(event.job)
     dataset = job.dataset(event.dataset)
     check_int(event.from_epoch, "from_epoch")
+    check_plain(event.asked_by, "asked_by")
     if event.point is not None:
         check_point(job, event.point)
     if event.from_epoch > dataset.epoch:
@@ -189,7 +192,7 @@ def apply_removed(state: State, record: DatasetRemoved) -> None:
 def apply_advanced(state: State, record: EpochAdvanced) -> None:
     dataset = state.jobs[record.job].datasets[record.dataset]
     counts = dataset.total_samples, record.consumed, dataset.reissued
-    dataset.prove(Proof(record.version, record.epoch - 1, *counts, dataset.reading))
+    dataset.prove(Proof(record.version, record.epoch - 1, *counts, dataset.reading, dataset.left_out))
     former = Position(record.version, record.epoch - 1, dataset.departed.to_flat())
     dataset.begin_epoch(record.epoch, [])
     dataset.former = former if dataset.order == "affinity" else None

@@ -174,10 +174,12 @@ class EpochNow(Answer, frozen=True):
 
 
 class LedgerNow(Answer, frozen=True):
-    """The epoch in force, now that a report is counted; and how many ranks have said nothing of it yet."""
+    """The epoch in force, now that a report is counted; how many ranks have said nothing of it yet, and how many of its
+    samples are consumed."""
 
     epoch: int
     absent: int = 0
+    consumed: int = 0
 
 
 class Begun(Answer, frozen=True):

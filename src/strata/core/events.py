@@ -7,6 +7,7 @@ incarnation it was given, so that a ghost is recognised. A retried event is the 
 import msgspec
 
 from strata.core.settings import JobSettings
+from strata.errors import InvalidInput
 
 MAX_RESOURCES = 32
 """In a heartbeat."""
@@ -191,6 +192,9 @@ class BatchesReported(WorkerEvent, frozen=True):
     over: bool = False
     joins: bool = False
     """It has completed nothing since the recovery point, and takes up where the others are."""
+    left_out: dict[int, int] = {}
+    """How many damaged samples this rank left out of which batches, each named by the place at which it ends. A report
+    repeats those that may not be counted yet."""
 
 
 class RevocationAcknowledged(WorkerEvent, frozen=True):
@@ -215,6 +219,18 @@ class Position(msgspec.Struct, frozen=True):
     epoch: int
     consumed: list[int]
     reading: str = ""
+    left_out: int = 0
+    """So many of them were damaged: each rank's part counts those that it left out itself, the checkpoint their sum."""
+
+
+def check_position(value: object, what: str) -> None:
+    """InvalidInput unless it is a `Position` whose fields have their types: no checkpoint with another can be read."""
+    if not isinstance(value, Position):
+        raise InvalidInput(f"{what} must be a position in a dataset, not {type(value).__name__}")
+    try:
+        msgspec.convert(msgspec.to_builtins(value), Position)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise InvalidInput(f"{what} must be a position in a dataset, and {value} is not: {error}") from None
 
 
 class CheckpointBeginRequested(WorkerEvent, frozen=True):
@@ -289,11 +305,15 @@ class Found(msgspec.Struct, frozen=True):
 
 class RecoverRequested(WorkerEvent, frozen=True):
     """`generation` is that of the point this process last took up; None for one that has taken up none. `insist`: go
-    back to what was found, whatever was agreed."""
+    back to what was found, whatever was agreed. `since`: the point that this process goes on from, where what was found
+    was saved since then without the coordinator; nobody goes back for that. `earlier`: what was saved before it without
+    the coordinator, too, the oldest first."""
 
     generation: int | None = None
     found: Found | None = None
     insist: bool = False
+    since: int | None = None
+    earlier: list[Found] = []
 
 
 class RollBackRequested(Event, frozen=True):

@@ -24,7 +24,15 @@ from strata.core.events import (
     RegisterRequested,
     SweepDue,
 )
-from strata.core.ids import MAX_COUNT, check_id, check_int
+from strata.core.ids import (
+    MAX_COUNT,
+    MAX_NUMBER,
+    advice_on_default,
+    check_finite,
+    check_id,
+    check_int,
+    check_plain,
+)
 from strata.core.records import (
     HistoryLost,
     JobConfigured,
@@ -46,8 +54,12 @@ from strata.core.volatile import JobVolatile, Vitals
 from strata.errors import Expired, InvalidInput, NotFound, Refused, Superseded
 
 PAST_NONCES_KEPT = 8
+PACE_HEARTBEATS = 0.25
+"""A pace is measured over no less of the interval between heartbeats."""
 MAX_WORLD_SIZE = 100_000
-MAX_PREVIOUS = 2**53
+MAX_PREVIOUS = 2**52
+MAX_GPUS = 2**31 - 1
+"""As the wire contract holds it."""
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_CHARS = 4096
 
@@ -147,11 +159,14 @@ def _check_registration(event: RegisterRequested, next_incarnation: int) -> None
     if event.rank is not None:
         check_int(event.rank, "rank", most=MAX_WORLD_SIZE - 1)
     if event.previous is not None:
-        check_int(event.previous, "previous incarnation")
+        check_int(event.previous, "previous incarnation", most=MAX_COUNT)
         if event.previous > max(MAX_PREVIOUS, next_incarnation):
             raise InvalidInput(f"previous incarnation {event.previous} is more than any process was ever given")
+    check_plain(event.ip, "ip")
+    for key in event.metadata:
+        check_plain(key, "a key of metadata")
     check_int(event.port, "port", most=65535)
-    check_int(event.gpu_count, "gpu_count")
+    check_int(event.gpu_count, "gpu_count", most=MAX_GPUS)
     check_int(event.memory_bytes, "memory_bytes")
     size = sum(len(str(key)) + len(str(value)) for key, value in event.metadata.items())
     if len(event.metadata) > MAX_METADATA_ENTRIES or size > MAX_METADATA_CHARS:
@@ -173,7 +188,7 @@ def _is_repeat(known: Member, event: RegisterRequested) -> bool:
     if event.nonce in known.past_nonces or (event.previous is not None and event.previous < known.incarnation):
         raise Superseded(
             f"worker {event.worker!r}: this process was superseded by incarnation {known.incarnation}; "
-            "another process took its name, so this one must stop"
+            f"another process took its name, so this one must stop{advice_on_default(event.job)}"
         )
     return False
 
@@ -261,10 +276,13 @@ def touch(turn: Turn, job: str, member: Member) -> None:
 def on_heartbeat(turn: Turn, event: HeartbeatReceived) -> None:
     job = turn.state.job(event.job)
     member = job.member(event.worker, event.incarnation)
-    check_int(event.step, "step", least=-1, most=MAX_PREVIOUS)
-    check_int(event.epoch, "epoch", least=-1, most=MAX_PREVIOUS)
+    check_int(event.step, "step", least=-1)
+    check_int(event.epoch, "epoch", least=-1)
     if len(event.resources) > MAX_RESOURCES:
         raise InvalidInput(f"a heartbeat has {len(event.resources)} resources; at most {MAX_RESOURCES} are kept")
+    for name, value in event.resources.items():
+        check_plain(name, "a key of resources")
+        check_finite(value, f"resource {name[:80]!r}")
     volatile = turn.volatile.job(event.job)
     renew(volatile, event, turn.policy, turn.now)
     if job.appointment is not None and not event.vouched:
@@ -287,11 +305,26 @@ def renew(volatile: JobVolatile, event: HeartbeatReceived, policy: Policy, now: 
         vitals.resources = event.resources
     step = event.step
     if step != vitals.step:
-        elapsed = now - vitals.step_since
-        pace = max(0.0, (step - vitals.step) / elapsed) if elapsed > 0 and vitals.step >= 0 else 0.0
-        # A recovery leaps over many steps, and is no pace to go by.
-        vitals.pace = min(pace, 2 * vitals.pace) if vitals.pace else pace
+        _measure_pace(vitals, step, policy.heartbeat_seconds * PACE_HEARTBEATS, now)
         vitals.step, vitals.step_since = step, now
+
+
+def _measure_pace(vitals: Vitals, step: int, least_seconds: float, now: float) -> None:
+    """Until so many seconds have passed, what is known counts as if it had taken them: that is too little, not too
+    much."""
+    if vitals.step < 0:
+        vitals.pace, vitals.is_paced = 0.0, False
+    else:
+        elapsed = now - vitals.paced_since
+        pace = max(0.0, (step - vitals.paced_step) / max(elapsed, least_seconds))
+        if elapsed < least_seconds:
+            if elapsed > 0 and not vitals.is_paced:
+                vitals.pace = pace
+            return
+        # A recovery leaps over many steps, and is no pace to go by.
+        vitals.pace = min(pace, 2 * vitals.pace) if vitals.is_paced and vitals.pace else pace
+        vitals.is_paced = True
+    vitals.paced_step, vitals.paced_since = step, now
 
 
 def is_uneventful(job: Job, event: HeartbeatReceived) -> bool:
@@ -302,8 +335,8 @@ def is_uneventful(job: Job, event: HeartbeatReceived) -> bool:
         and member.incarnation == event.incarnation
         and member.status == "live"
         and not event.resources
-        and -1 <= event.step <= MAX_PREVIOUS
-        and -1 <= event.epoch <= MAX_PREVIOUS
+        and -1 <= event.step <= MAX_NUMBER
+        and -1 <= event.epoch <= MAX_NUMBER
         and not job.unsettled
         and job.appointment is None
         and not job.stopping
@@ -344,7 +377,7 @@ def on_sweep(turn: Turn, event: SweepDue) -> None:
     last, turn.volatile.last_sweep = turn.volatile.last_sweep, turn.now
     late = 0.0 if last is None else turn.now - last - turn.policy.sweep_seconds
     if late > turn.policy.sweep_seconds:
-        turn.volatile.extend(late, turn.now + turn.policy.lease_seconds)
+        turn.volatile.extend(late, turn.now, turn.now + turn.policy.lease_seconds)
     for name in sorted(turn.volatile.astir):
         leases = turn.volatile.job(name).leases
         if min(leases.values(), default=inf) > turn.now:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core import mix
-from strata.core.ids import check_bool, check_int
+from strata.core.ids import MAX_COUNT, check_bool, check_choice, check_int
 from strata.core.permutation import MAX_SIZE, Permutation, at_keys, check_inside
 from strata.errors import InvalidInput
 
@@ -72,7 +72,7 @@ class EpochOrder:
     def __init__(self, layout: ShardLayout, seed: int, epoch: int, shuffle: bool) -> None:
         self.layout = layout
         self.seed = mix.check_seed(seed)
-        self.epoch = check_int(epoch, "epoch")
+        self.epoch = check_int(epoch, "epoch", most=MAX_COUNT)
         self.shuffle = check_bool(shuffle, "shuffle")
         self._permutation = Permutation(layout.shard_count, self.key(_SHARDS)) if shuffle else None
         self._sample_key = self.key(_SAMPLES)
@@ -164,7 +164,7 @@ class ElasticOrder:
         self.tail = _check_tail(tail)
         self._per_stream = _check_streams(self.streams, global_batch_size)
         self._full = layout.total_samples // global_batch_size
-        window = check_int(window_shards, "window_shards", least=1) * layout.shard_size
+        window = check_int(window_shards, "window_shards", least=1, most=MAX_COUNT) * layout.shard_size
         # One window over everything is the same as any larger one, and stays within 64 bits.
         self._window = min(window, max(1, layout.total_samples))
         self._window_key = self.order.key(_WINDOWS)
@@ -179,6 +179,10 @@ class ElasticOrder:
         _check_below(batch, "batch", self.batches)
         is_short = batch == self._full and self.tail == "short"
         return self._tail_samples if is_short else self.global_batch_size
+
+    def repeated_from(self, batch: int) -> int:
+        """From this place of the batch on its samples were in the epoch before: they only fill it up."""
+        return self._tail_samples if batch == self._full else self.global_batch_size
 
     def batch(self, batch: int) -> Indexes:
         """The samples of a whole batch, in the order of its places."""
@@ -320,11 +324,10 @@ def _check_streams(streams: int, global_batch_size: int) -> int:
 
 
 def _check_tail(tail: Tail) -> Tail:
-    if tail not in ("drop", "pad", "short"):
-        raise InvalidInput(f'tail must be "drop", "pad" or "short", not {tail!r}')
+    check_choice(tail, "tail", ("drop", "pad", "short"))
     return tail
 
 
 def _check_below(value: int, what: str, count: int) -> None:
-    if check_int(value, what) >= count:
+    if check_int(value, what, most=MAX_COUNT) >= count:
         raise InvalidInput(f"there is no {what} {value}: there are {count}, counted from 0")

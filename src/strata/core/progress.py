@@ -20,6 +20,8 @@ from strata.core.volatile import Reached
 from strata.errors import InvalidInput, Refused, StaleGeneration
 
 MAX_READING_CHARS = 2048
+MAX_LEFT_OUT_BATCHES = 4096
+"""In one report."""
 
 rules = Rules()
 
@@ -83,18 +85,21 @@ def on_batches(turn: Turn, event: BatchesReported) -> None:
     check_reading(event.reading)
     check_bool(event.over, "over")
     check_bool(event.joins, "joins")
+    check_left_out(event.left_out, event.through)
     absent = 0
     if check_in_force(job, dataset, event.version, event.epoch, event.point):
         reached = _reached(turn, job, dataset, event)
         _check_read_so(dataset, reached, event)
+        if event.left_out:
+            reached.note_left_out(member.rank, event.left_out, dataset.consumed.count)
         if reached.say(member.rank, None if event.joins else (event.through, event.over)):
-            _count(turn, job, dataset, reached.least, event.reading)
+            _count(turn, job, dataset, reached, all_have=reached.least, how=event.reading)
         absent = len(reached.unsaid)
     elif event.over and event.epoch in dataset.unproven:
         why = f"a checkpoint from behind it is gone on from, and worker {event.worker!r} reads as it was read"
         about = (dataset.dataset, dataset.version, event.epoch, event.through)
         turn.record(EpochProven(job.job, *about, why, event.reading))
-    turn.reply(LedgerNow(dataset.epoch, absent))
+    turn.reply(LedgerNow(dataset.epoch, absent, dataset.consumed.count))
 
 
 def _reached(turn: Turn, job: Job, dataset: Dataset, event: BatchesReported) -> Reached:
@@ -122,10 +127,13 @@ def _check_read_so(dataset: Dataset, reached: Reached, event: BatchesReported) -
         )
 
 
-def _count(turn: Turn, job: Job, dataset: Dataset, all_have: tuple[int, bool], reading: str) -> None:
+def _count(turn: Turn, job: Job, dataset: Dataset, reached: Reached, *, all_have: tuple[int, bool], how: str) -> None:
+    """Invariant: `left_out` counts what ranks left out of the consumed places, and of no others. So what is consumed
+    again after a rollback is counted again, and what a rank ahead of the others left out is counted with its place."""
     through, is_over = all_have
-    epoch = dataset.epoch
-    make_progress(turn, job, dataset, "", RangeSet.from_flat([0, through] if through else []), reading=reading)
+    epoch, left_out = dataset.epoch, reached.left_out_between(dataset.consumed.count, through)
+    places = RangeSet.from_flat([0, through] if through else [])
+    make_progress(turn, job, dataset, "", places, reading=how, left_out=left_out)
     if is_over and dataset.epoch == epoch:
         left = dataset.total_samples - dataset.consumed.count
         advance(turn, job, dataset, f"every rank is through; {left} samples fill no batch")
@@ -143,7 +151,7 @@ def on_view_changed(turn: Turn, record: ViewChanged) -> None:
         in_force = dataset is not None and reached.about == (dataset.version, dataset.epoch, job.points)
         if dataset is not None and in_force and not record.joined and all(rank in reached.ranks for rank in roster):
             all_have = min((reached.ranks[rank] for rank in roster), default=reached.least)
-            _count(turn, job, dataset, all_have, dataset.reading)
+            _count(turn, job, dataset, reached, all_have=all_have, how=dataset.reading)
         if in_force and not record.joined and job.settings.recovery == "rollback":
             kept[name] = reached.of(roster)
     volatile.reached = kept
@@ -159,6 +167,15 @@ def check_reading(reading: str) -> None:
         raise InvalidInput(f"how a dataset is read takes at most {MAX_READING_CHARS} characters, not {len(reading)}")
 
 
+def check_left_out(left_out: dict[int, int], through: int) -> None:
+    """Refuse counts that no batches up to `through` can have."""
+    if len(left_out) > MAX_LEFT_OUT_BATCHES:
+        raise InvalidInput(f"left_out names {len(left_out)} batches; at most {MAX_LEFT_OUT_BATCHES} go into one report")
+    for place, count in left_out.items():
+        check_int(place, "a key of left_out", least=1, most=through)
+        check_int(count, f"left_out[{place}]", least=1, most=place)
+
+
 def consumed_ranges(dataset: Dataset, cursors: dict[int, int]) -> RangeSet:
     """The places that cursors speak for; InvalidInput where one points outside its shard."""
     ranges = RangeSet()
@@ -171,14 +188,24 @@ def consumed_ranges(dataset: Dataset, cursors: dict[int, int]) -> RangeSet:
     return ranges
 
 
-def make_progress(turn: Turn, job: Job, dataset: Dataset, worker: str, ranges: RangeSet, *, reading: str = "") -> None:
-    """Count what is new of it, and begin the next epoch when nothing is left."""
+def make_progress(
+    turn: Turn,
+    job: Job,
+    dataset: Dataset,
+    worker: str,
+    ranges: RangeSet,
+    *,
+    reading: str = "",
+    left_out: int = 0,
+) -> None:
+    """Count what is new of it, and begin the next epoch when nothing is left. `left_out` is of what is new."""
     fresh = RangeSet()
     for start, end in ranges:
         for gap in dataset.consumed.missing(start, end):
             fresh.add(*gap)
     if fresh.count:
-        turn.record(ProgressMade(job.job, dataset.dataset, dataset.epoch, worker, fresh.to_flat(), reading))
+        made = min(left_out, fresh.count)
+        turn.record(ProgressMade(job.job, dataset.dataset, dataset.epoch, worker, fresh.to_flat(), reading, made))
         _advance_if_over(turn, job, dataset)
 
 
@@ -208,6 +235,7 @@ def check_positions(job: Job, positions: dict[str, Position]) -> None:
     for name, position in positions.items():
         check_id(name, "dataset")
         check_reading(position.reading)
+        check_int(position.version, f"the version of the position in dataset {name!r}")
         check_int(position.epoch, "epoch")
         try:
             RangeSet.from_flat(position.consumed)
@@ -217,6 +245,8 @@ def check_positions(job: Job, positions: dict[str, Position]) -> None:
         most = MAX_SAMPLES if dataset is None else dataset.total_samples
         if position.consumed and (position.consumed[0] < 0 or position.consumed[-1] > most):
             raise InvalidInput(f"the position in dataset {name!r} lies outside its {most} samples")
+        count = sum(position.consumed[1::2]) - sum(position.consumed[::2])
+        check_int(position.left_out, f"left_out of the position in dataset {name!r}", most=count)
 
 
 # -- apply -----------------------------------------------------------------------------------------------------------
@@ -233,6 +263,7 @@ def apply_progress(state: State, record: ProgressMade) -> None:
     dataset = state.jobs[record.job].datasets[record.dataset]
     whose = dataset.own.setdefault(record.worker, RangeSet()) if record.worker else dataset.departed
     dataset.reading = record.reading
+    dataset.left_out += record.left_out
     for start, end in zip(record.consumed[::2], record.consumed[1::2], strict=True):
         dataset.consumed.add(start, end)
         whose.add(start, end)

@@ -237,6 +237,8 @@ class ProgressMade(JobRecord, frozen=True):
     worker: str
     consumed: list[int]
     reading: str = ""
+    left_out: int = 0
+    """So many of them were damaged, and left out of their batches."""
 
 
 class CheckpointBegun(JobRecord, frozen=True):

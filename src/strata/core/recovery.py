@@ -8,12 +8,15 @@ is that; but who finds less than was committed has to look again first.
 A job that rolls back waits here until every rank of the world is there, and was heard since the last of them came, so
 that one point serves all of them. A job that carries on is rolled back only when nobody was left; a newcomer to it is
 told the latest checkpoint, and the survivors' progress stands.
+
+What was saved while the coordinator was away is taken on, oldest first, under the point that was gone on from: nobody
+goes back for that.
 """
 
 from itertools import islice
 
 from strata.core.commits import abandon, check_place, open_attempts
-from strata.core.datasets import MAX_DATASETS
+from strata.core.datasets import MAX_DATASETS, check_point
 from strata.core.effects import Errand, FinishFirst, LineageNow, RecoveryPoint
 from strata.core.events import Found, RecoverRequested, RollBackRequested
 from strata.core.ids import check_int
@@ -33,6 +36,8 @@ from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGenera
 
 BEGINNING = -1
 NO_REQUEST = -1
+MAX_EARLIER = 100
+"""Checkpoints that one request tells besides the latest."""
 
 rules = Rules()
 
@@ -48,10 +53,19 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
         return
     found = event.found
     _check_found(turn, job, member, event)
-    if job.settings.recovery == "carry_on" and not job.restarted:
-        latest = head(job)
-        if found is not None and found.step > (BEGINNING if latest is None else latest.step):
-            _target(turn, job, found)
+    carries_on = job.settings.recovery == "carry_on" and not job.restarted
+    if event.since is not None:
+        check_point(job, event.since)
+        if job.point is None:
+            raise Refused(f"job {job.job!r} has no recovery point yet that anything was saved since")
+        for each in (*event.earlier, found):
+            _take_on(turn, job, each)
+        turn.reply(_latest(turn, job) if carries_on else _answer(turn, job))
+        return
+    if event.earlier:
+        raise InvalidInput("`earlier` says what was saved without the coordinator, and since when: say `since`, too")
+    if carries_on:
+        _take_on(turn, job, found)
         turn.reply(_latest(turn, job))
         return
     if job.settings.recovery == "rollback":
@@ -74,17 +88,28 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
     turn.reply(_answer(turn, job))
 
 
+def _take_on(turn: Turn, job: Job, found: Found | None) -> None:
+    """What was saved without the coordinator. An attempt that is still open there came to nothing then: those who save
+    went another way."""
+    latest = head(job)
+    if found is None or found.step <= (BEGINNING if latest is None else latest.step):
+        return
+    for attempt in open_attempts(job):
+        if attempt.step <= found.step:
+            abandon(turn, job, attempt, f"step {found.step} was saved without the coordinator")
+    _target(turn, job, found)
+
+
 def _check_found(turn: Turn, job: Job, member: Member, event: RecoverRequested) -> None:
     """What is new in it is for the first rank to say: another may look into a folder that is not the job's."""
+    if len(event.earlier) > MAX_EARLIER:
+        raise InvalidInput(f"at most {MAX_EARLIER} earlier checkpoints can be told at once, not {len(event.earlier)}")
+    for each in event.earlier:
+        _check_sound(job, each)
     found = event.found
     if found is None:
         return
-    check_int(found.step, "step", least=BEGINNING)
-    check_int(found.epoch, "epoch")
-    check_place(found.place)
-    check_positions(job, found.positions)
-    if len(found.positions) > MAX_DATASETS:
-        raise InvalidInput(f"a checkpoint says of at most {MAX_DATASETS:,} datasets where it is, not of more")
+    _check_sound(job, found)
     latest, point = head(job), job.point
     known = (BEGINNING, "") if latest is None else (latest.step, latest.place)
     is_set = point is not None and point.generation == job.world.generation and not job.restarted
@@ -94,6 +119,15 @@ def _check_found(turn: Turn, job: Job, member: Member, event: RecoverRequested) 
             f"{known[0]}: rank {min(_ranks(turn, job))} has to say what there is",
             retry=True,
         )
+
+
+def _check_sound(job: Job, found: Found) -> None:
+    check_int(found.step, "step", least=BEGINNING)
+    check_int(found.epoch, "epoch")
+    check_place(found.place)
+    check_positions(job, found.positions)
+    if len(found.positions) > MAX_DATASETS:
+        raise InvalidInput(f"a checkpoint says of at most {MAX_DATASETS:,} datasets where it is, not of more")
 
 
 def _check_recent(event: RecoverRequested, job: Job) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from strata.core.ids import check_int, check_name
+from strata.core.ids import MAX_COUNT, check_choice, check_int, check_name, check_text
 from strata.errors import InvalidInput
 
 LONGEST_SECONDS = 366 * 86_400.0
@@ -57,12 +57,12 @@ class Retention(msgspec.Struct, frozen=True):
     best_count: int = 1
 
     def __post_init__(self) -> None:
-        check_int(self.keep_count, "keep_count")
-        check_int(self.keep_every, "keep_every")
-        check_int(self.best_count, "best_count", least=1)
-        if self.best_mode not in ("min", "max"):
-            raise InvalidInput(f"best_mode must be 'min' or 'max', not {self.best_mode!r}")
-        if self.best_metric:
+        # A journal holds settings, and is read whatever a version before this one let in.
+        check_int(self.keep_count, "keep_count", most=MAX_COUNT)
+        check_int(self.keep_every, "keep_every", most=MAX_COUNT)
+        check_int(self.best_count, "best_count", least=1, most=MAX_COUNT)
+        check_choice(self.best_mode, "best_mode", ("min", "max"))
+        if check_text(self.best_metric, "best_metric"):
             check_name(self.best_metric, "best_metric")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 import msgspec
 
 from strata.core.events import Position
+from strata.core.ids import MAX_COUNT, advice_on_default
 from strata.core.ranges import RangeSet
 from strata.core.settings import JobSettings
 from strata.core.views import View
@@ -109,6 +110,8 @@ class Proof(msgspec.Struct):
     reissued: int
     reading: str = ""
     """How it was read, as its readers said it: what that leaves out on purpose is not missing."""
+    left_out: int = 0
+    """So many of the consumed samples were damaged: nobody was given them."""
 
 
 class Dataset(msgspec.Struct):
@@ -155,6 +158,8 @@ class Dataset(msgspec.Struct):
     order any reader knows how much they had."""
     columns: str = ""
     """The names and types of its columns, as whoever registered it found them."""
+    left_out: int = 0
+    """So many of the samples consumed in this epoch were damaged: nobody was given them."""
 
     @property
     def shard_count(self) -> int:
@@ -181,9 +186,9 @@ class Dataset(msgspec.Struct):
         else:
             self.revoked_in.pop(worker, None)
 
-    def begin_epoch(self, epoch: int, consumed: list[int], reading: str = "") -> None:
+    def begin_epoch(self, epoch: int, consumed: list[int], reading: str = "", left_out: int = 0) -> None:
         """Nobody holds anything, and `consumed` (flat ranges) is all that was read."""
-        self.epoch, self.reading = epoch, reading
+        self.epoch, self.reading, self.left_out = epoch, reading, left_out
         self.consumed, self.departed = RangeSet.from_flat(consumed), RangeSet.from_flat(consumed)
         self.begun_with = RangeSet.from_flat(consumed)
         self.own, self.held, self.owing, self.revoked_in, self.reissued = {}, {}, {}, {}, 0
@@ -194,7 +199,7 @@ class Dataset(msgspec.Struct):
         ahead of what was heard."""
         was_begun, self.is_begun, before = self.is_begun, True, self.epoch
         if position is not None and position.version == self.version and _fits(position, self.total_samples):
-            self.begin_epoch(position.epoch, position.consumed, position.reading)
+            self.begin_epoch(position.epoch, position.consumed, position.reading, position.left_out)
         else:
             self.begin_epoch(0, [])
         self.proofs = [proof for proof in self.proofs if proof.version != self.version or proof.epoch < self.epoch]
@@ -262,6 +267,11 @@ class Attempt(msgspec.Struct):
     def workers(self) -> tuple[str, ...]:
         """The participants by name, in rank order."""
         return tuple(worker for _, (worker, _) in sorted(self.participants.items()) if worker)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the parts that are there; at most what every reader holds, whichever version let them in."""
+        return min(MAX_COUNT, sum(part.part_bytes for part in self.parts.values()))
 
     @property
     def usable(self) -> bool:
@@ -359,6 +369,7 @@ class Job(msgspec.Struct):
             raise Superseded(
                 f"worker {worker!r}: this process (incarnation {incarnation}) was superseded by incarnation "
                 f"{member.incarnation}; another process took its name, so this one must stop"
+                f"{advice_on_default(self.job)}"
             )
         if member.gone:
             raise Expired(

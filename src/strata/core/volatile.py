@@ -24,7 +24,13 @@ class Vitals:
     step: int = -1
     step_since: float = 0.0
     pace: float = 0.0
-    """Steps a second, as of its last two heartbeats that told of progress."""
+    """Steps a second, between two heartbeats that told of progress and did not come together: a step between those
+    says little of how long one takes."""
+    paced_step: int = -1
+    paced_since: float = 0.0
+    """What the later of the two said, and when."""
+    is_paced: bool = False
+    """Whether there were two."""
     epoch: int = -1
     resources: dict[str, float] = field(default_factory=dict)
 
@@ -80,6 +86,17 @@ class Reached:
     ranks: dict[int, tuple[int, bool]] = field(default_factory=dict)
     behind: set[int] = field(default_factory=set)
     joining: set[int] = field(default_factory=set)
+    left_out: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By rank, and by the place at which the batch ends: how many damaged samples it left out of its share."""
+
+    def left_out_between(self, start: int, end: int) -> int:
+        """By all ranks, of the batches that end behind `start`, up to `end`."""
+        return sum(count for each in self.left_out.values() for place, count in each.items() if start < place <= end)
+
+    def note_left_out(self, rank: int, left_out: dict[int, int], start: int) -> None:
+        """What ends at `start` or before is counted already."""
+        known = {**self.left_out.get(rank, {}), **left_out}
+        self.left_out[rank] = {place: count for place, count in known.items() if place > start}
 
     def say(self, rank: int, reached: tuple[int, bool] | None) -> bool:
         """None: it joins. Whether all have got further by that. Each is looked at once for each time that all do."""
@@ -107,7 +124,8 @@ class Reached:
         unsaid = there - said.keys() - self.joining
         least = min(said.values()) if said and not unsaid else self.least
         behind = {rank for rank, its in said.items() if its <= least}
-        return Reached(self.about, least, self.reading, unsaid, said, behind, self.joining & there)
+        left_out = {rank: its for rank, its in self.left_out.items() if rank in there}
+        return Reached(self.about, least, self.reading, unsaid, said, behind, self.joining & there, left_out)
 
 
 @dataclass(slots=True)
@@ -167,21 +185,25 @@ class Volatile:
             job = self.jobs[name] = JobVolatile()
         return job
 
-    def extend(self, seconds: float, latest: float) -> None:
-        """Give back to everyone the time in which the coordinator itself did not run; leases end at the latest then."""
+    def extend(self, seconds: float, now: float, latest: float) -> None:
+        """Give back to everyone the time in which the coordinator itself did not run; leases end at the latest then.
+
+        What came as soon as it ran again came now, and no later.
+        """
         for job in self.jobs.values():
             for worker, deadline in job.leases.items():
                 job.leases[worker] = min(deadline + seconds, latest)
             _extend(job.attempt_deadlines, seconds)
             _extend(job.manifest_deadlines, seconds)
             _extend(job.unlinked_until, seconds)
-            _extend(job.attempt_began, seconds)
+            for attempt, began in job.attempt_began.items():
+                job.attempt_began[attempt] = min(began + seconds, now)
             for waiting in job.rounds.values():
                 waiting.deadline += seconds
-                waiting.began += seconds
+                waiting.began = min(waiting.began + seconds, now)
             for vitals in job.vitals.values():
-                vitals.heard += seconds
-                vitals.step_since += seconds
+                vitals.heard = min(vitals.heard + seconds, now)
+                vitals.step_since = min(vitals.step_since + seconds, now)
 
 
 def _extend(deadlines: dict[int, float], seconds: float) -> None:

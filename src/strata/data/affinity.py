@@ -21,13 +21,14 @@ what is left at the next point is shared out anew.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, Literal, Self
 
 import msgspec
 
 from strata import background
 from strata.core.events import Position
-from strata.core.ids import check_int
+from strata.core.ids import check_bool, check_choice, check_id, check_int, check_seconds
 from strata.core.permutation import MAX_SIZE
 from strata.core.ranges import RangeSet
 from strata.data.cache import CACHE_BYTES, Cache
@@ -43,7 +44,7 @@ from strata.data.output import Finish, Output, check_output
 from strata.data.ownbatches import Stretches
 from strata.data.runs import Batch, Share
 from strata.errors import InvalidInput, Refused
-from strata.session import leave, who_joins
+from strata.session import Session, leave, who_joins
 
 FORMAT = "strata-affinity-1"
 WAIT_SECONDS = 600.0
@@ -104,36 +105,47 @@ class AffinityLoader:
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._batch_size = check_int(batch_size, "batch_size", least=1, most=MAX_SIZE)
+        check_bool(carry_on, "carry_on")
         _check_tail(tail, carry_on)
         check_output(output)
+        for seconds, what in ((report_seconds, "report_seconds"), (wait_seconds, "wait_seconds")):
+            check_seconds(seconds, what)
         self._process = os.getpid()
         said = {"job_id": job_id, "worker_id": worker_id, "rank": rank, "world_size": world_size}
-        self._session = joined(coordinator_url, who_joins, **said)
+        check_id(dataset_id, "dataset_id")
+        self.session = joined(coordinator_url, who_joins, **said)
+        """This process in its job."""
         try:
             if carry_on:
-                background.run(self._session.call("ConfigureJob", recovery="carry_on"))
-            self.dataset = registered_in(self._session, dataset_id, "affinity")
+                background.run(self.session.call("ConfigureJob", recovery="carry_on"))
+            self.dataset = registered_in(self.session, dataset_id, "affinity")
             index = files_of(self.dataset, dataset)
             index.check_columns(columns)
             self.index = index if cache is None else index.cached(Cache(cache, cache_bytes))
             order = self.dataset.layout, self.dataset.seed, self.dataset.shuffle
             grants = Grants(*order) if tail is None else Levelled(*order, batch_size)
-            self._keeper = Keeper(self._session, dataset_id, grants, report_seconds)
-            self._epochs = Epochs(self._keeper, self._session, self.dataset, wait_seconds)
+            self._keeper = Keeper(self.session, dataset_id, grants, report_seconds)
+            self._epochs = Epochs(self._keeper, self.session, self.dataset, wait_seconds)
             self._making = Making(
                 self.index,
                 Share(0, 1),
                 columns,
                 Finish(output, map, self.index.schema),
                 memory_bytes=memory_bytes,
-                threads=threads or min(4, os.cpu_count() or 1),
+                threads=min(4, os.cpu_count() or 1) if threads is None else threads,
             )
-            self._session.reads(dataset_id, self._epochs.position)
+            self.session.reads(dataset_id, self._epochs.position)
         except BaseException:
-            leave(self._session)
+            leave(self.session)
             raise
         self._loaded: State | None = None
         self._is_open = True
+        # One that is dropped counts no batch: others may read again what was in hand.
+        leaving, forgetting = (
+            partial(_leave, self.session, self._keeper),
+            partial(self.session.reads, dataset_id, None),
+        )
+        self._dropping = background.when_dropped(self, leaving, at_once=forgetting)
         self._keeper.start()
 
     @property
@@ -225,7 +237,7 @@ class AffinityLoader:
                 "checkpoint of the recovery point when a rank was lost, roll back by `strata ckpt rollback`, or start "
                 "them again"
             )
-        ledger = background.run(read_ledger(self._session, self.dataset.dataset_id))
+        ledger = background.run(read_ledger(self.session, self.dataset.dataset_id))
         missing, epoch = _lacking(ledger.consumed, loaded.consumed), ledger.dataset.epoch
         if epoch < loaded.epoch or (epoch == loaded.epoch and missing):
             raise Refused(
@@ -244,10 +256,10 @@ class AffinityLoader:
         if not self._is_open or self._process != os.getpid():
             return
         self._is_open = False
-        self._session.reads(self.dataset.dataset_id, None)
+        self._dropping.detach()
+        self.session.reads(self.dataset.dataset_id, None)
         self._epochs.finish()
-        background.run_while_alive(self._keeper.close)
-        leave(self._session)
+        _leave(self.session, self._keeper)
         self._making.close()
 
     def _check_open(self) -> None:
@@ -265,10 +277,16 @@ class AffinityLoader:
         self.close()
 
 
+def _leave(session: Session, keeper: Keeper) -> None:
+    background.run_while_alive(keeper.close)
+    leave(session)
+
+
 def _check_tail(tail: str | None, carry_on: bool) -> None:
-    if tail not in (None, "short"):
-        raise InvalidInput(f'tail must be "short", or None where numbers of batches may differ, not {tail!r}')
-    if tail is not None and carry_on:
+    if tail is None:  # numbers of batches may differ
+        return
+    check_choice(tail, "tail", ("short",))
+    if carry_on:
         raise InvalidInput(
             "where a job carries on without those that it loses, whoever is left reads more: numbers of batches "
             "differ, and no tail can be chosen"

@@ -10,24 +10,27 @@ now it hears later, and nothing waits for it. A coordinator that is away is no r
 """
 
 import asyncio
-import logging
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from strata import background
 from strata.core.events import Position
+from strata.core.ids import check_id
+from strata.core.progress import MAX_LEFT_OUT_BATCHES
 from strata.data.index import DatasetIndex
 from strata.data.joining import BEHIND_ALL, Source, files_of, joined, registered_in
 from strata.data.position import Cut, told_apart
 from strata.data.registered import RegisteredDataset, registered
 from strata.data.runs import Share
 from strata.errors import InvalidInput, StaleGeneration, StrataError
+from strata.logs import get_logger
 from strata.session import CALL_SECONDS, Session, leave, who_takes_part
 from strata.session.waiting import passes, recovery_point, wait_for
 
-logger = logging.getLogger("strata.data")
+logger = get_logger("strata.data")
 
 PAUSE_SECONDS = 0.2
 TELL_SECONDS = 1.0
@@ -44,12 +47,13 @@ CLOSE_SECONDS = 5.0
 
 def attend(dataset_id: str, coordinator_url: str | None, **said: Any) -> "Attendance":
     """As the worker that this process is; see `joining`."""
+    check_id(dataset_id, "dataset_id")
     return Attendance(joined(coordinator_url, who_takes_part, **said), dataset_id)
 
 
 class Standing(NamedTuple):
-    """Where all ranks go on from. `through`: so many samples of the epoch's order are consumed, read as `reading`.
-    `carries_on`: nobody goes back when another is lost."""
+    """Where all ranks go on from. `through`: so many samples of the epoch's order are consumed, read as `reading`; so
+    many of those were `left_out`. `carries_on`: nobody goes back when another is lost."""
 
     point: int
     generation: int
@@ -59,6 +63,7 @@ class Standing(NamedTuple):
     epoch: int
     through: int
     reading: str
+    left_out: int
 
 
 class Attendance:
@@ -66,7 +71,7 @@ class Attendance:
     but for the position, which anybody may ask for."""
 
     def __init__(self, session: Session, dataset_id: str) -> None:
-        self._session = session
+        self.session = session
         self._where: Position | None = None
         try:
             self.dataset = registered_in(session, dataset_id, "elastic")
@@ -75,6 +80,13 @@ class Attendance:
             leave(session)
             raise
         self.reading = ""
+        self.skips_damage = False
+        """Whether damaged samples are left out."""
+        self._left_out: dict[int, dict[int, int]] = {}
+        """By epoch, and by the place at which a batch ends: how many samples it lacks that the ledger may not have
+        counted. Two threads use it, one operation on a dict at a time."""
+        self._left_out_so_far: tuple[int, int] = (0, 0)
+        """The epoch, and how many samples of it this rank's part of a checkpoint counts as left out."""
         self._standing: Standing | None = None
         self._stale: StrataError | None = None
         self._is_to_begin = True
@@ -86,6 +98,7 @@ class Attendance:
         self._ends = 0
         """So much is consumed of an epoch that is over."""
         self._telling: Any = None
+        self._dropping: weakref.finalize[..., Any] | None = None
         self.has_changed: Callable[[], bool] = lambda: False
         """See `Loader.goes_back_if`."""
         self._is_due = asyncio.Event()
@@ -113,15 +126,21 @@ class Attendance:
         return self._standing is not None and self._standing.carries_on
 
     def look(self) -> None:
-        """If the world is known to have changed, whether that matters."""
-        if not self.is_fresh and self._standing is not None and self._standing.generation < self._session.generation:
+        """If the world is known to have changed, whether that matters. Who cannot ask goes on, and finds out later."""
+        if not self.is_fresh and self._standing is not None and self._standing.generation < self.session.generation:
             self._is_doubtful = True
-            background.run(self._tell(LOOK_SECONDS))
+            if not self.session.is_silent:
+                background.run(self._tell(LOOK_SECONDS))
 
     def forget(self) -> None:
         """Begin again, where all ranks are. What was given out and not worked on counts for nothing."""
         if not self._is_to_begin:
-            self.at(*self._at)
+            epoch, through = self._at
+            counted, left_out = self._left_out_so_far
+            if counted == epoch:
+                given_out = sum(count for place, count in self._left_out_of(epoch) if place > through)
+                self._left_out_so_far = epoch, left_out - given_out
+            self.at(epoch, through)
         self._is_to_begin = True
 
     def begin(self, ends: int) -> Standing:
@@ -134,6 +153,8 @@ class Attendance:
                 f"epoch {standing.epoch} of dataset {self.dataset.dataset_id!r} "
                 f"{told_apart(standing.reading, self.reading)}"
             )
+        self._left_out.clear()
+        self._left_out_so_far = standing.epoch, 0 if standing.share.position else standing.left_out
         self._standing, self._stale, self._is_to_begin = standing, None, False
         self._at = self._told = standing.epoch, standing.through
         self._telling = asyncio.run_coroutine_threadsafe(self._keep_telling(), background.loop())
@@ -151,8 +172,19 @@ class Attendance:
 
     def at(self, epoch: int, through: int) -> None:
         """So far the loader has given out: the position that a checkpoint has."""
-        dataset = self.dataset
-        self._where = Position(dataset.version, epoch, [0, through] if through else [], self.reading)
+        counted, left_out = self._left_out_so_far
+        told = self.dataset.version, epoch, [0, through] if through else [], self.reading
+        self._where = Position(*told, left_out=left_out if counted == epoch else 0)
+
+    def left_out(self, epoch: int, through: int, samples: int) -> None:
+        """The batch that ends at this place, and is given out now, lacks so many samples of this rank's share."""
+        counted, so_far = self._left_out_so_far
+        self._left_out_so_far = epoch, samples + (so_far if counted == epoch else 0)
+        of_epoch = self._left_out.setdefault(epoch, {})
+        of_epoch[through] = samples
+        if len(of_epoch) > MAX_LEFT_OUT_BATCHES:  # the ledger is away: it counts the two oldest when both are consumed
+            oldest, next_one = list(of_epoch)[:2]
+            of_epoch[next_one] += of_epoch.pop(oldest)
 
     def position(self) -> Position | None:
         return self._where
@@ -167,14 +199,28 @@ class Attendance:
         elif is_over:
             background.loop().call_soon_threadsafe(self._is_due.set)
 
+    def close_with(self, loader: object) -> None:
+        """Close this, too, where its loader is dropped."""
+        self._dropping = background.when_dropped(loader, self._finish, at_once=self._forget_position)
+
     def close(self) -> None:
         """The ledger learns what it does not know yet, if that can be done soon."""
-        if self._standing is not None and self._stale is None and not self._session.is_silent:
+        if self._dropping is not None:
+            self._dropping.detach()
+        self._forget_position()
+        self._finish()
+
+    def _forget_position(self) -> None:
+        """From here on another loader of this process may read the dataset."""
+        self.session.reads(self.dataset.dataset_id, None)
+
+    def _finish(self) -> None:
+        can_tell = not (self.session.is_silent or self.session.is_over)
+        if self._standing is not None and self._stale is None and can_tell:
             background.run_while_alive(self._tell_the_rest)
         self._stop()
         self._where = None
-        self._session.reads(self.dataset.dataset_id, None)
-        leave(self._session)
+        leave(self.session)
 
     def _stop(self) -> None:
         if self._telling is not None:
@@ -195,15 +241,17 @@ class Attendance:
             if (ledger.point, ledger.generation) == (point.point, point.generation) and rank in ranks:
                 self._check_same(registered(ledger.dataset))
                 share = Share(ranks.index(rank), len(ranks))
-                where = (ledger.dataset.epoch, ledger.dataset.consumed_samples, ledger.reading)
-                if share.position == 0 and ledger.reading in ("", self.reading):
+                known = ledger.dataset
+                where = (known.epoch, known.consumed_samples, ledger.reading, known.left_out_samples)
+                # How much was left out of what nobody told is not known any more: such epochs stay unproven.
+                if share.position == 0 and ledger.reading in ("", self.reading) and not self.skips_damage:
                     await self._prove((point.generation, point.point), ledger.unproven_epochs)
                 return Standing(point.point, point.generation, ranks, point.carries_on, share, *where)
 
     def _check_world(self) -> None:
         """Who has to go back before it reads must not wait here for others, who wait for it to go back with them."""
         if self.has_changed():
-            raise StaleGeneration("the world has changed", generation=self._session.generation)
+            raise StaleGeneration("the world has changed", generation=self.session.generation)
 
     async def _prove(self, under: tuple[int, int], epochs: Iterable[int]) -> None:
         """The coordinator was away when these ended, and everybody goes on from a checkpoint behind them. If it does
@@ -217,7 +265,7 @@ class Attendance:
         answers: list[Any] = []
 
         async def ask() -> str:
-            call, name = self._session.call, self.dataset.dataset_id
+            call, name = self.session.call, self.dataset.dataset_id
             answers.append(await call("GetLedger", dataset_id=name, from_place=BEHIND_ALL))
             return ""
 
@@ -226,12 +274,12 @@ class Attendance:
 
     @property
     def _rank(self) -> int:
-        assert self._session.registered is not None, "whoever called is registered"
-        return self._session.registered.rank
+        assert self.session.registered is not None, "whoever called is registered"
+        return self.session.registered.rank
 
     async def _recovered(self, ends: float) -> Any:
         """The point that everybody goes on from; the latest known if nobody has said where that is."""
-        return await recovery_point(self._session, self._session.who.world_size or 0, self._named, ends)
+        return await recovery_point(self.session, self.session.who.world_size or 0, self._named, ends)
 
     @property
     def _named(self) -> str:
@@ -287,7 +335,7 @@ class Attendance:
         while self._stale is None:
             try:
                 if self._is_doubtful:
-                    await self._look_again()
+                    await self._look_again(max(TELL_SECONDS, ends - time.monotonic()))
                     self._is_doubtful = False
                     continue
                 await self._tell_now(max(TELL_SECONDS, ends - time.monotonic()))
@@ -326,7 +374,8 @@ class Attendance:
 
     async def _report(self, under: tuple[int, int], epoch: int, through: int, within: float, **more: bool) -> Any:
         """`under`: the generation and the point."""
-        return await self._session.call(
+        left_out = {place: count for place, count in self._left_out_of(epoch) if place <= through}
+        answer = await self.session.call(
             "ReportBatches",
             within=min(within, CALL_SECONDS),
             dataset_id=self.dataset.dataset_id,
@@ -336,15 +385,27 @@ class Attendance:
             point=under[1],
             through=through,
             reading=self.reading,
+            left_out=left_out,
             **more,
         )
+        if answer.epoch > epoch:
+            self._left_out.pop(epoch, None)
+        elif of_epoch := self._left_out.get(epoch):
+            for place, _ in self._left_out_of(epoch):
+                if place <= answer.consumed_samples:
+                    of_epoch.pop(place, None)
+        return answer
 
-    async def _look_again(self) -> None:
+    def _left_out_of(self, epoch: int) -> list[tuple[int, int]]:
+        return list(self._left_out.get(epoch, {}).items())
+
+    async def _look_again(self, within: float) -> None:
         """The world has changed. In a job that goes back when somebody is lost that is all the same while nobody does:
         a process was slow to be heard, perhaps. One that carries on is shared out anew."""
         standing = self._standing
         assert standing is not None, "it has begun"
-        ledger = await self._session.call("GetLedger", dataset_id=self.dataset.dataset_id)
+        within = min(within, CALL_SECONDS)
+        ledger = await self.session.call("GetLedger", within=within, dataset_id=self.dataset.dataset_id)
         ranks = tuple(holder.rank for holder in ledger.holders)
         if ledger.point != standing.point:
             what = "the job was taken back to a recovery point"

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
-from strata.core.ids import check_int
+from strata.core.ids import check_int, check_path
 from strata.errors import InvalidInput
 from strata.storage import filelock
 
@@ -35,7 +35,7 @@ ROOM_SHARE = 8
 _LEDGER = ".strata-cache"
 _MAGIC = b"strata-cache-1\n\0"
 _DIGEST_BYTES = 32
-_HEAD_BYTES = len(_MAGIC) + _DIGEST_BYTES
+HEAD_BYTES = len(_MAGIC) + _DIGEST_BYTES
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _POLL_SECONDS = 0.005
 _PART = ".part"
@@ -58,7 +58,7 @@ class Cache:
     """
 
     def __init__(self, root: str | os.PathLike[str], limit_bytes: int = CACHE_BYTES) -> None:
-        self._root = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        self._root = os.path.abspath(os.path.expanduser(check_path(root, "cache")))
         self._limit = check_int(limit_bytes, "cache_bytes", least=1)
         try:
             os.makedirs(self._root, exist_ok=True)
@@ -76,7 +76,7 @@ class Cache:
         path = os.path.join(self._root, dataset, "shards", name[:2], name)
         if (found := _read(path, key, length)) is not None:
             return found
-        if _HEAD_BYTES + length > self._limit // ROOM_SHARE:
+        if HEAD_BYTES + length > self._limit // ROOM_SHARE:
             return fetch()
         with _part(path + _PART) as part:
             if (found := _read(path, key, length)) is not None:  # another process was quicker
@@ -88,11 +88,11 @@ class Cache:
             return data
 
     def _keep(self, part: int, path: str, key: bytes, data: bytes) -> None:
-        os.ftruncate(part, _HEAD_BYTES + len(data))
+        os.ftruncate(part, HEAD_BYTES + len(data))
         with self._ledger() as ledger:
-            self._take(ledger, _HEAD_BYTES + len(data))
+            self._take(ledger, HEAD_BYTES + len(data))
         _write(part, _MAGIC + _digest(key, data), 0)
-        _write(part, data, _HEAD_BYTES)
+        _write(part, data, HEAD_BYTES)
         with self._ledger():  # who counts must not miss it because it changes its name
             os.replace(path + _PART, path)
 
@@ -139,9 +139,9 @@ def _read(path: str, key: bytes, length: int) -> bytes | None:
     """An entry, if it is there and right; from now on the last to go."""
     try:
         with open(path, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_size != _HEAD_BYTES + length:
+            if os.fstat(file.fileno()).st_size != HEAD_BYTES + length:
                 return None
-            head, data = file.read(_HEAD_BYTES), file.read(length)
+            head, data = file.read(HEAD_BYTES), file.read(length)
         if len(data) != length or head != _MAGIC + _digest(key, data):
             return None
         with suppress(OSError):

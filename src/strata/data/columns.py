@@ -206,9 +206,11 @@ def _fixed(values: "pa.Array") -> NDArray[Any]:
 
     kind = values.type
     if (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not values.null_count:
+        letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+        number = np.dtype(f"{letter}{kind.bit_width // 8}")
         if not len(values):
-            return np.empty(0, kind.to_pandas_dtype())
-        return np.frombuffer(values.buffers()[1], kind.to_pandas_dtype(), values.offset + len(values))[values.offset :]
+            return np.empty(0, number)
+        return np.frombuffer(values.buffers()[1], number, values.offset + len(values))[values.offset :]
     if not pa.types.is_fixed_size_list(kind):
         return np.asarray(values.to_numpy(zero_copy_only=False))
     elements = _fixed(values.flatten())

@@ -5,7 +5,6 @@ A *turn* is one iteration; a new one, or going elsewhere, ends the one before. W
 then what was given out is not part of anything any more, and the loop is told so before it gets another batch.
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -21,9 +20,10 @@ from strata.data.ledger import Asks
 from strata.data.levelled import Levelled
 from strata.data.registered import RegisteredDataset
 from strata.errors import RankFailed, Refused, StaleGeneration, StrataError
+from strata.logs import get_logger
 from strata.rpc import RpcError, Status
 
-logger = logging.getLogger("strata.data")
+logger = get_logger("strata.data")
 
 SAY_SECONDS = 10.0
 """Before it is said for the first time whom a worker waits for; then always twice as long."""

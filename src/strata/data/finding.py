@@ -10,11 +10,12 @@ import asyncio
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from strata import background
+from strata.core.ids import check_path
 from strata.data.files import File, Folder, LocalFolder, RemoteFolder, Seen, seen_locally
 from strata.errors import AccessDenied, InvalidInput, NotFound, ObjectNotFound, StorageError
 from strata.storage.backend import StorageOptions
@@ -50,7 +51,9 @@ def find_files(
     Of a folder only those with one of the suffixes count, if any has one: what else lies there (a README, a licence) is
     no data. `absent` is told of paths of a list that have nothing, which is an error otherwise.
     """
-    paths = [os.fspath(each) for each in ([path] if isinstance(path, str | os.PathLike) else path)]
+    if not isinstance(path, str | os.PathLike | Iterable):
+        raise InvalidInput(f"path must be a path or a list of paths, not {type(path).__name__}")
+    paths = [check_path(each, "path") for each in ([path] if isinstance(path, str | os.PathLike) else path)]
     if not paths:
         raise InvalidInput("a dataset's path must name a file, a folder, a pattern, or a list of those: it is empty")
     entries = []
@@ -134,6 +137,8 @@ def _local(path: str, suffixes: Sequence[str]) -> _Entry:
         return _Entry("", base, sorted(each for each in _walk(base, depth) if _matches(pattern, each[0].split("/"))))
     except PermissionError as error:
         raise _denied(path, error) from error
+    except OSError as error:
+        raise InvalidInput(f"path {path[:200]!r} cannot be looked at: {error.strerror}") from error
     if S_ISREG(stat.st_mode):
         return _Entry("", os.path.dirname(path), [(os.path.basename(path), seen_locally(stat))])
     if not S_ISDIR(stat.st_mode):

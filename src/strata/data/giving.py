@@ -137,6 +137,8 @@ class Giving:
 
 def check_order(data_loader: object) -> None:
     """InvalidInput if it is a DataLoader that puts batches together, or gives them in another order than it asked."""
+    if not isinstance(data_loader, Iterable):
+        raise InvalidInput(f"data_loader must be a DataLoader, not {type(data_loader).__name__}")
     if getattr(data_loader, "batch_size", None) is not None:
         raise InvalidInput("the DataLoader makes batches of batches: give it batch_size=None")
     if not getattr(data_loader, "in_order", True):

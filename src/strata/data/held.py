@@ -21,7 +21,8 @@ class Held:
     """`decode` gives the columns of a block; it is called by `threads` threads."""
 
     def __init__(self, decode: Decode, budget_bytes: int, threads: int) -> None:
-        self._decode, self._budget = decode, budget_bytes
+        self._decode = decode
+        self.budget_bytes, self.threads = budget_bytes, threads
         self._pool = ThreadPoolExecutor(threads, "strata-data")
         self._blocks: OrderedDict[int, Future[Decoded]] = OrderedDict()
         self._sizes: dict[int, int] = {}
@@ -77,11 +78,11 @@ class Held:
         return decoded
 
     def _trim(self) -> None:
-        if self.held_bytes <= self._budget:
+        if self.held_bytes <= self.budget_bytes:
             return
         for block in list(self._blocks):
             if block not in self._in_use and block in self._sizes:
                 self.held_bytes -= self._sizes.pop(block)
                 del self._blocks[block]
-            if self.held_bytes <= self._budget:
+            if self.held_bytes <= self.budget_bytes:
                 return

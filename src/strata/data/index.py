@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.core.ids import check_int
 from strata.core.permutation import check_inside
 from strata.data.cache import Cache
 from strata.data.cachedfolder import CachedFolder
@@ -138,6 +139,7 @@ class DatasetIndex:
 
     def locate(self, samples: Numbers) -> tuple[Numbers, Numbers]:
         """The block of each of these samples, and its row in it. For many at once."""
+        _check_samples(samples)
         check_inside(samples, "samples", self.rows)
         blocks = np.searchsorted(self.first_row, samples, side="right") - 1
         return blocks, samples - self.first_row[blocks]
@@ -147,6 +149,7 @@ class DatasetIndex:
 
         DataChanged if the file is not as it was indexed; DataDamaged if the block cannot be read.
         """
+        _check_number(number, self.blocks)
         schema, block = self._columns(columns), self.block(number)
         file, samples = self.file_and_samples(number)
         with told(file, *samples):
@@ -189,6 +192,7 @@ class DatasetIndex:
 
     def check(self, files: Sequence[File]) -> list[Change]:
         """What is not as it was indexed, if the dataset consists of these files now: what `find_files` gives."""
+        _check_files(files)
         now = {file.path: file for file in files}
         changes = []
         for number in range(self.files):
@@ -223,11 +227,32 @@ class DatasetIndex:
     def _columns(self, columns: Sequence[str] | None) -> "pa.Schema":
         if columns is None:
             return self.schema
+        if not isinstance(columns, Sequence):
+            raise InvalidInput(f"columns must be a list of names, not {type(columns).__name__}")
         unknown = [name for name in columns if name not in self.schema.names]
         if unknown or isinstance(columns, str):
             raise InvalidInput(f"the dataset has no columns {unknown or columns!r}: it has {self.schema.names}")
         wanted = {*columns}
         return arrow().schema([field for field in self.schema if field.name in wanted], self.schema.metadata)
+
+
+def _check_samples(value: object) -> None:
+    if not isinstance(value, np.ndarray):
+        raise InvalidInput(f"samples must be a numpy array, not {type(value).__name__}")
+    if value.dtype.kind not in "iu":
+        raise InvalidInput(f"samples must be an array of integers, not of {value.dtype}")
+
+
+def _check_number(value: object, blocks: int) -> None:
+    """Also of numpy: what `locate` gives."""
+    number = check_int(int(value) if isinstance(value, np.integer) else value, "number")
+    if number >= blocks:
+        raise InvalidInput(f"there is no block of number {number}: there are {blocks}, counted from 0")
+
+
+def _check_files(value: object) -> None:
+    if not isinstance(value, Sequence) or not all(isinstance(file, File) for file in value):
+        raise InvalidInput(f"files must be a list, as find_files gives it, not {type(value).__name__}")
 
 
 def _check_rows(found: int, then: int) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from strata.core.ids import check_path
 from strata.core.permutation import MAX_SIZE
 from strata.data.columnar import arrow, texts
 from strata.data.formats import AnyFormat
@@ -100,14 +101,16 @@ def from_bytes(data: bytes, *, path: str = "the index", options: StorageOptions 
 
 def save_index(index: DatasetIndex, path: str | os.PathLike[str]) -> None:
     """As one file, local or on any storage: whole or not at all, in place of any that is there."""
-    folder, key = split_object_url(os.fspath(path))
+    if not isinstance(index, DatasetIndex):
+        raise InvalidInput(f"index must be a DatasetIndex, not {type(index).__name__}")
+    folder, key = split_object_url(check_path(path, "path"))
     with BlockingStorage(open_storage(folder)) as storage:
         storage.write(key, to_bytes(index))
 
 
 def load_index(path: str | os.PathLike[str], *, options: StorageOptions | None = None) -> DatasetIndex:
     """What `save_index` saved; ObjectNotFound if nothing is there."""
-    folder, key = split_object_url(os.fspath(path))
+    folder, key = split_object_url(check_path(path, "path"))
     with BlockingStorage(open_storage(folder, options=options)) as storage:
         return from_bytes(storage.read(key), path=os.fspath(path), options=options)
 

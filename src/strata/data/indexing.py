@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from strata.core.ids import check_callable, check_int
 from strata.core.permutation import MAX_SIZE
 from strata.data.columnar import texts
 from strata.data.files import File
@@ -43,6 +44,10 @@ def index_dataset(
         most have, or, in a list, that are not there. They are logged, and in `skipped` of the index.
     """
     check_on_damage(on_damage)
+    if threads is not None:
+        check_int(threads, "threads", least=1)
+    if progress is not None:
+        check_callable(progress, "progress")
     chosen, left_out = format_of(format), LeftOut() if on_damage == "skip" else None
     absent = None if left_out is None else left_out.absent
     files = find_files(path, suffixes=chosen.suffixes, options=options, absent=absent)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from strata import background
 from strata.config import Config
-from strata.core.ids import check_id
+from strata.core.ids import check_id, check_texts
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.paths import read
@@ -30,6 +30,7 @@ Source: TypeAlias = DatasetIndex | str | os.PathLike[str] | Sequence[str]
 def joined(coordinator_url: str | None, whom: Callable[[Config, str], Who], **said: Any) -> Session:
     """As whom it was said (job_id, worker_id, rank, world_size); else as this process's orchestrator has joined; else
     as the environment says. In one session, whoever of this process joins first."""
+    check_texts(coordinator_url=coordinator_url)
     session = active()
     if session is not None and not coordinator_url and all(value is None for value in said.values()):
         return join_again(session)

@@ -11,7 +11,7 @@ not mend is kept for the training loop, which raises it.
 """
 
 import asyncio
-import logging
+import math
 import threading
 import time
 from concurrent.futures import Future
@@ -23,10 +23,11 @@ from strata.data.grants import Grants, Share, Standing, Told
 from strata.data.joining import BEHIND_ALL
 from strata.data.levelled import Levelled
 from strata.errors import Expired, Refused, StaleGeneration, StrataError
+from strata.logs import get_logger
 from strata.rpc import RpcError
 from strata.session import is_silence, will_pass
 
-logger = logging.getLogger("strata.data")
+logger = get_logger("strata.data")
 
 WAIT_SECONDS = 0.5
 """Between looks at how far the others are while the worker has nothing to read, and questions while it awaits a
@@ -74,7 +75,7 @@ class Keeper:
         self._wanted, self._answered = 1, 0
         self._recovered = 0
         """As which incarnation."""
-        self._asked_at = self._reported_at = -ASK_SECONDS
+        self._asked_at = self._reported_at = -math.inf
         self._consumed = -1
         self._refusals = 0
         """One after the other, with the shards asked for in between."""

@@ -1,7 +1,8 @@
 """The coordinator's ledger of a dataset: what is known to be consumed, and what that proves of an epoch.
 
 The coordinator counts a place of the epoch's order once, when a worker that may reports it, and an order has each
-sample at one place. So an epoch whose places are all counted had every sample reported, and each counted once. The
+sample at one place. So an epoch whose places are all counted had every sample reported, and each counted once. Some of
+those may have been damaged, and left out of their batches: they are counted apart, and nobody was given them. The
 ledger cannot say what a worker did with a sample, nor of an epoch that is over which places nobody reported. What the
 readers of an epoch said that they drop, the tail that fills no batch, is no gap: it is told, and not missing.
 """
@@ -37,14 +38,15 @@ class Holder(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """An epoch that is over: how much of it was reported as consumed when the next began, and how much its readers
-    were to drop."""
+    """An epoch that is over: how much of it was reported as consumed when the next began, how much its readers were to
+    drop, and how much of what was consumed was damaged and left out."""
 
     epoch: int
     total: int
     consumed: int
     reissued: int
     to_drop: int = 0
+    left_out: int = 0
 
     @property
     def dropped(self) -> int:
@@ -77,8 +79,8 @@ class Ledger(NamedTuple):
 
     @property
     def short(self) -> list[Finished]:
-        """Those that are over, and of which not all was reported."""
-        return [each for each in self.finished if each.missing]
+        """Those that are over, and of which not all was reported, or not all given out."""
+        return [each for each in self.finished if each.missing or each.left_out]
 
     @property
     def unproven(self) -> list[int]:
@@ -87,7 +89,7 @@ class Ledger(NamedTuple):
 
 class Verdict(NamedTuple):
     """Of one epoch: `missing` are the places nobody reported and that were not `dropped`, as its tail; None where only
-    their number is known."""
+    their number is known. Of the `consumed` ones, `left_out` samples were damaged, and nobody was given them."""
 
     epoch: int
     state: Literal["running", "over"]
@@ -96,6 +98,11 @@ class Verdict(NamedTuple):
     reissued: int
     missing: Gaps | None
     dropped: int = 0
+    left_out: int = 0
+
+    @property
+    def given_out(self) -> int:
+        return self.consumed - self.left_out
 
     @property
     def missing_samples(self) -> int:
@@ -103,7 +110,7 @@ class Verdict(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        return not self.missing_samples
+        return not self.missing_samples and not self.left_out
 
 
 async def read_ledger(asker: Asks, dataset_id: str) -> Ledger:
@@ -139,6 +146,7 @@ def _ledger(answer: Any, edges: list[int]) -> Ledger:
             each.consumed_samples,
             each.reissued_samples,
             dropped(each.reading, each.total_samples),
+            each.left_out_samples,
         )
         for each in answer.finished
         if each.version == answer.dataset.version
@@ -166,14 +174,14 @@ def judge(ledger: Ledger, epoch: int | None = None) -> Verdict:
     if epoch > dataset.epoch:
         raise NotFound(f"epoch {epoch} of dataset {dataset.dataset_id!r} has not begun: it is in epoch {dataset.epoch}")
     if epoch == dataset.epoch:
-        left_out = min(ledger.to_drop, dataset.total_samples - ledger.consumed.count)
-        gaps = ledger.consumed.missing(0, dataset.total_samples - left_out)
+        to_drop = min(ledger.to_drop, dataset.total_samples - ledger.consumed.count)
+        gaps = ledger.consumed.missing(0, dataset.total_samples - to_drop)
         counts = dataset.total_samples, ledger.consumed.count, ledger.reissued
-        return Verdict(epoch, "running", *counts, gaps, left_out)
+        return Verdict(epoch, "running", *counts, gaps, to_drop, dataset.left_out_samples)
     for each in ledger.finished:
         if each.epoch == epoch:
             counts = each.total, each.consumed, each.reissued
-            return Verdict(epoch, "over", *counts, None if each.missing else [], each.dropped)
+            return Verdict(epoch, "over", *counts, None if each.missing else [], each.dropped, each.left_out)
     kept = [each.epoch for each in ledger.finished]
     has = f"it has epochs {', '.join(spans(kept))}, and {dataset.epoch}" if kept else f"it has epoch {dataset.epoch}"
     raise NotFound(

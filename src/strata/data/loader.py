@@ -10,36 +10,38 @@ As part of a job (`dataset_id`), loaders begin where the coordinator says that a
 consumed; where they are is in every checkpoint that is saved meanwhile. See `attendance`.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from strata.config import Config
 from strata.core.events import Position as DataPosition
-from strata.core.orders import WINDOW_SHARDS, ShardLayout, Tail
+from strata.core.events import check_position
+from strata.core.ids import check_choice
+from strata.core.orders import WINDOW_SHARDS, ElasticOrder, ShardLayout, Tail
 from strata.data.cache import CACHE_BYTES, Cache
 from strata.data.cursor import Cursor
 from strata.data.fingerprints import UNKNOWN, difference
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
-from strata.data.making import Making
+from strata.data.making import Making, OnMissing
 from strata.data.output import Finish, Output
 from strata.data.position import Cut, Position, batch_after, beginning, order_at, through, told_apart
 from strata.data.runs import Batch, Share
 from strata.data.skipping import MissedByWorkers, OnDamage, Skipped
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 
 if TYPE_CHECKING:
     from strata.data.attendance import Attendance
     from strata.data.joining import Source
     from strata.data.workers import WorkerDataset
+    from strata.session import Session
 
-logger = logging.getLogger("strata.data")
+logger = get_logger("strata.data")
 
 MEMORY_BYTES = 1 << 30
 SHARD_SAMPLES = 10_000
@@ -108,6 +110,7 @@ class Loader(Cursor):
 
             said = {"job_id": job_id, "rank": rank, "world_size": world_size}
             self._attendance = attend(dataset_id, coordinator_url, **said)
+            self._attendance.close_with(self)
         with ExitStack() as unless_made:
             unless_made.callback(self._leave)
             self.index, cut = self._found(dataset, format, Cut(shuffle, seed, shard_size), on_damage)
@@ -117,7 +120,7 @@ class Loader(Cursor):
                 self.index.fingerprint,
                 ShardLayout(self.index.rows, shard_size),
                 global_batch_size,
-                seed=cut.seed or 0,
+                seed=0 if cut.seed is None else cut.seed,
                 shuffle=cut.shuffle is not False,
                 streams=streams,
                 window_shards=window_shards,
@@ -126,16 +129,16 @@ class Loader(Cursor):
             )
             if cache is not None:
                 self.index = self.index.cached(Cache(cache, cache_bytes))
-            if (dataset_id, rank, world_size) == (None, None, None):
+            if dataset_id is None and rank is None and world_size is None:
                 _warn_of_launcher()
-            self._share = Share.of(rank or 0, 1 if world_size is None else world_size)
+            self._share = Share.of(0 if rank is None else rank, 1 if world_size is None else world_size)
             self._making = Making(
                 self.index,
                 self._share,
                 columns,
                 Finish(output, map, self.index.schema),
                 memory_bytes=memory_bytes,
-                threads=threads or min(4, os.cpu_count() or 1),
+                threads=min(4, os.cpu_count() or 1) if threads is None else threads,
                 on_damage=on_damage,
             )
             unless_made.pop_all()
@@ -144,6 +147,7 @@ class Loader(Cursor):
         super().__init__(position)
         if self._attendance is not None:
             self._attendance.reading = position.reading
+            self._attendance.skips_damage = on_damage == "skip"
 
     def _found(self, dataset: "Source | None", format: str, cut: Cut, on_damage: OnDamage) -> tuple[DatasetIndex, Cut]:
         """The files, and how they are cut: as it was said, or as it is registered, with all of them."""
@@ -151,6 +155,8 @@ class Loader(Cursor):
             return self._attendance.source(dataset, format, cut)
         if dataset is None:
             raise InvalidInput("say which dataset: where it is, an index of it, or the dataset_id of a registered one")
+        if not isinstance(dataset, DatasetIndex | str | os.PathLike | Sequence):
+            raise InvalidInput(f"dataset must be an index or a path, not {type(dataset).__name__}")
         if not isinstance(dataset, DatasetIndex):
             dataset = index_dataset(dataset, format, on_damage=on_damage)
         return dataset, cut
@@ -187,9 +193,21 @@ class Loader(Cursor):
         return self._attendance is not None
 
     @property
+    def session(self) -> "Session | None":
+        """This process in its job, if the loader is part of one."""
+        return None if self._attendance is None else self._attendance.session
+
+    @property
     def share(self) -> Share:
-        """Of which rank its batches are."""
+        """Which rank's part of each batch it gives. Setting it changes all batches from then on, also in workers that
+        were started before."""
         return self._share
+
+    @share.setter
+    def share(self, share: Share) -> None:
+        self._share = share
+        self._making.take(share)
+        self._tell()
 
     def samples(self, batch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The numbers of this rank's samples in a batch of the epoch that it is in."""
@@ -222,7 +240,8 @@ class Loader(Cursor):
     def rest(self) -> Iterator[Any]:
         """As iterating, for who has settled it: in a job it does not begin again by itself."""
         moves, epoch = self._iterated(), self.epoch
-        for number, batch in self._making.batches(self._order, range(self.batch, len(self))):
+        numbers = range(self.batch, len(self))
+        for number, batch in self._making.batches(self._order, numbers, on_missing=self._lacks):
             self._give(epoch, number + 1)
             yield batch
             if self._moves != moves:
@@ -245,6 +264,7 @@ class Loader(Cursor):
 
     def go_on_from(self, where: DataPosition) -> None:
         """As `load_state_dict`, from there."""
+        check_position(where, "where")
         if where.consumed and where.reading != self._position.reading:
             raise InvalidInput(f"epoch {where.epoch} {told_apart(where.reading, self._position.reading)}")
         self._go_to(self._position.at(where.epoch, 0))
@@ -313,7 +333,7 @@ class Loader(Cursor):
         if not attendance.is_fresh and not self._is_resumed:
             return
         if attendance.is_fresh:
-            self._take(attendance.begin(through(self._order, len(self))).share)
+            self.share = attendance.begin(through(self._order, len(self))).share
         epoch, consumed = attendance.reached
         batch = batch_after(self._order, consumed)
         there = (epoch, batch) if batch < len(self) else (epoch + 1, 0)
@@ -329,12 +349,6 @@ class Loader(Cursor):
         self._is_resumed = False
         self._say_where()
         self._worked_on()
-
-    def _take(self, share: Share) -> None:
-        """Of all batches from now on, also in workers that were started before."""
-        self._share = share
-        self._making.take(share)
-        self._tell()
 
     def _worked_on(self) -> None:
         attendance = self._attendance
@@ -358,31 +372,45 @@ class Loader(Cursor):
         if self._missed is None:
             self._missed = MissedByWorkers()
 
-    def _missing_in(self, worker: int) -> Callable[[int], None] | None:
-        return None if self._missed is None else partial(self._missed.add, worker)
+    def _missing_in(self, worker: int | None, order: ElasticOrder) -> OnMissing | None:
+        """What a batch lacks that somebody else gives out: a worker, or this process where there are no workers."""
+        told = self._missed
+        if told is None:
+            return None
+
+        def lacks(batch: int, samples: int) -> None:
+            if worker is not None:
+                told.add(worker, samples)
+            told.put(batch, self._first_missed(order, batch, samples))
+
+        return lacks
+
+    def _first_missed(self, order: ElasticOrder, batch: int, samples: int) -> int:
+        """How many of the samples that a batch lacks are not among those that only fill it up."""
+        first = order.repeated_from(batch) - self._share.position * order.batch_size(batch) // self._share.world
+        repeated = order.places(batch, *self._share)[max(0, first) :]
+        return samples - self._making.count_skipped(repeated) if len(repeated) else samples
 
     def batches_here(self) -> Iterator[Any]:
         """The rest of the epoch, for somebody who gives it out."""
         self._asked()
-        return self._from(self._position, 0, 1, None)
+        return self._from(self._position, None, 1)
 
     def batches_of_worker(self, worker: int, workers: int) -> Iterator[Any]:
         """In a worker's copy of this loader: its batches of the iteration that begins now."""
         epoch, batch, *share = self._begun_in_worker()
         self._making.take(Share(*share))
-        return self._from(self._position.at(epoch, batch), worker, workers, self._missing_in(worker))
+        return self._from(self._position.at(epoch, batch), worker, workers)
 
-    def _from(
-        self, where: Position, worker: int, workers: int, on_missing: Callable[[int], None] | None
-    ) -> Iterator[Any]:
+    def _from(self, where: Position, worker: int | None, workers: int) -> Iterator[Any]:
         order = order_at(where)
-        numbers = range(min(where.batch + worker, order.batches), order.batches, workers)
-        return (batch for _, batch in self._making.batches(order, numbers, workers, on_missing))
+        numbers = range(min(where.batch + (worker or 0), order.batches), order.batches, workers)
+        return (batch for _, batch in self._making.batches(order, numbers, workers, self._missing_in(worker, order)))
 
     def maker(self, epoch: int, worker: int | None = None, among: int = 1) -> Callable[[int], Any]:
         """Makes any batch of an epoch by itself, for who gives them out: a worker, one of so many."""
-        on_missing = None if worker is None else self._missing_in(worker)
-        return self._making.maker(order_at(self._position.at(epoch, 0)), among, on_missing)
+        order = order_at(self._position.at(epoch, 0))
+        return self._making.maker(order, among, self._missing_in(worker, order))
 
     def passed(self) -> None:
         """Its next batch was given out by somebody else; after the last of an epoch, the first of the next."""
@@ -393,6 +421,19 @@ class Loader(Cursor):
     def _where(self) -> tuple[int, ...]:
         """Ranks may come and go while workers stay: what is this one's of each batch goes along."""
         return *super()._where(), *self._share
+
+    def _count(self) -> None:
+        missed = 0 if self._missed is None else self._missed.take(self.batch)
+        self._left_out(self.batch, missed)
+        super()._count()
+
+    def _lacks(self, batch: int, samples: int) -> None:
+        """So many damaged samples of the batch that this process has made, and gives out now."""
+        self._left_out(batch, self._first_missed(self._order, batch, samples))
+
+    def _left_out(self, batch: int, samples: int) -> None:
+        if self._attendance is not None and samples:
+            self._attendance.left_out(self.epoch, through(self._order, batch + 1), samples)
 
     def _give(self, epoch: int, given: int) -> None:
         super()._give(epoch, given)
@@ -422,8 +463,7 @@ def _warn_of_launcher() -> None:
 
 def check_report(report: str) -> bool:
     """Whether each batch is told before the next is given out."""
-    if report not in ("behind", "each"):
-        raise InvalidInput(f'report must be "behind" or "each", not {report!r}')
+    check_choice(report, "report", ("behind", "each"))
     return report == "each"
 
 

@@ -5,14 +5,19 @@ the process that uses them, and made there.
 """
 
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.core.ids import check_int
 from strata.data.columns import Kept, Lying, columns_of
-from strata.data.held import Decoded, Held
+from strata.data.held import Decode, Decoded, Held
 from strata.data.index import DatasetIndex
 from strata.data.output import Finish
 from strata.data.runs import MOST_BATCHES, RUN_BYTES, Batch, Order, Runs, Share
@@ -25,8 +30,8 @@ LYING_RUN_BYTES = 3 * RUN_BYTES
 AHEAD = 2
 """Runs that are put together before they are asked for."""
 
-OnMissing: TypeAlias = Callable[[int], None]
-"""Told how many samples were left out of a batch, when that is given out."""
+OnMissing: TypeAlias = Callable[[int, int], None]
+"""Told the number of a batch and how many samples were left out of it, when that is given out."""
 
 
 class Making:
@@ -44,6 +49,8 @@ class Making:
         on_damage: OnDamage = "raise",
     ) -> None:
         check_on_damage(on_damage)
+        check_int(memory_bytes, "memory_bytes")
+        check_int(threads, "threads", least=1)
         self._index, self._share, self._columns, self._finish = index, share, columns, finish
         self._memory_bytes, self._threads = memory_bytes, threads
         self._skips_damage = on_damage == "skip"
@@ -61,6 +68,11 @@ class Making:
     def skipped(self) -> list[SkippedBlock]:
         """What cannot be read, as far as this process has found, and how often it was missed."""
         return self._of_process().skips.blocks()
+
+    def count_skipped(self, samples: NDArray[np.int64]) -> int:
+        """How many of these samples lie in blocks that this process has found it cannot read."""
+        skips = self._of_process().skips
+        return sum(block in skips for block in self._index.locate(samples)[0].tolist())
 
     def batches(
         self, order: Order, numbers: range, among: int = 1, on_missing: OnMissing | None = None
@@ -105,7 +117,8 @@ class Making:
     def _of_process(self, among: int = 1) -> "_Here":
         """In a forked child what the parent has is no use: the threads that read its blocks are not there."""
         if self._here is None or self._here.process != os.getpid():
-            held = Held(self._decode, self._memory_bytes // among, max(1, self._threads // among))
+            decode = partial(_decoded, weakref.WeakMethod(self._decode))
+            held = Held(decode, self._memory_bytes // among, max(1, self._threads // among))
             self._here = _Here(os.getpid(), held, Skips())
         return self._here
 
@@ -119,7 +132,7 @@ class Making:
         if place in made.missing:
             missed = self._of_process().skips.count(made.missing[place])
             if on_missing is not None:
-                on_missing(missed)
+                on_missing(made.numbers[place], missed)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -178,6 +191,12 @@ class Making:
 
 def _has_lying(decoded: Decoded) -> bool:
     return any(isinstance(column, Lying) for column in decoded.values())
+
+
+def _decoded(decode: "weakref.WeakMethod[Decode]", block: int) -> Decoded:
+    """The threads that read keep no loader that was dropped: nobody waits for what they read then."""
+    found = decode()
+    return {} if found is None else found(block)
 
 
 class _Here(NamedTuple):

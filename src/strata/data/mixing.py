@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from strata.core.ids import check_int
+from strata.core.ids import check_int, check_mapping
 from strata.core.mix import check_seed, subkey
 from strata.data.giving import Giving
 from strata.data.loader import Loader
@@ -50,6 +50,9 @@ class Mix(Giving):
     """
 
     def __init__(self, loaders: Mapping[Loader, float], global_batch_size: int, seed: int = 0) -> None:
+        check_mapping(loaders, "loaders")
+        if not all(isinstance(each, Loader) for each in loaders):
+            raise InvalidInput("loaders must be a dict of a weight for each strata.data.Loader")
         self._loaders = [*loaders]
         self._weights = _shares([*loaders.values()])
         self._seed = check_seed(seed)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from strata.core.ids import check_callable, check_choice
 from strata.data.columnar import plain_type
 from strata.data.runs import Batch
 from strata.errors import InvalidInput
@@ -17,8 +19,11 @@ Output: TypeAlias = Literal["numpy", "arrow", "torch"]
 
 
 def check_output(output: Output) -> None:
-    if output not in _MADE:
-        raise InvalidInput(f'output must be "numpy", "arrow" or "torch", not {output!r}')
+    check_choice(output, "output", _MADE)
+    if output == "torch" and find_spec("torch") is None:
+        raise InvalidInput(
+            "output='torch' makes tensors of torch, which is not installed: pip install 'strata-runtime[torch]'"
+        )
 
 
 class Finish:
@@ -28,6 +33,8 @@ class Finish:
         """`map` is applied first, to arrays; what it gives is turned, if it is a dict of them, and else left alone.
         `schema` is what they are before: without `map`, tables are of its types, whatever is in a batch."""
         check_output(output)
+        if map is not None:
+            check_callable(map, "map")
         self._make, self._map = _MADE[output], map
         self.keeps_arrow = output == "arrow" and map is None
         """Whether it wants columns as Arrow has them: what comes to be a table need not be arrays of numpy's before."""

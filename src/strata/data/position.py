@@ -5,8 +5,9 @@ from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
-from strata.core.ids import check_int
+from strata.core.ids import check_bool, check_int
 from strata.core.orders import MAX_STREAMS, ElasticOrder, ShardLayout, Tail
+from strata.core.permutation import MAX_SIZE
 from strata.errors import InvalidInput
 
 FORMAT = "strata-data-1"
@@ -77,6 +78,9 @@ def beginning(
 ) -> Position:
     """Of an epoch, of which something is given out if there is anything. No `streams`: as many as `streams_for`
     says."""
+    check_int(global_batch_size, "global_batch_size", least=1, most=MAX_SIZE)
+    check_int(window_shards, "window_shards", least=1)
+    check_bool(shuffle, "shuffle")
     found = Position(
         fingerprint=fingerprint,
         total_samples=layout.total_samples,

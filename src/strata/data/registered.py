@@ -5,12 +5,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from strata.core.datasets import check_dataset
+from strata.core.datasets import ORDERS, check_dataset
 from strata.core.events import DatasetRegisterRequested
-from strata.core.ids import check_bool, check_int
+from strata.core.ids import check_bool, check_choice, check_int
 from strata.core.orders import ShardLayout
 from strata.data.shardfiles import Indexes
-from strata.errors import InvalidInput
 from strata.sharding import Strategy
 
 SHARD_SIZE = 10_000
@@ -49,10 +48,17 @@ class RegisteredDataset(msgspec.Struct, frozen=True):
     """Of its files, as whoever registered it found them; empty: it did not look."""
     columns: str = ""
     """A JSON object of their names and types, as they were found."""
+    left_out_samples: int = 0
+    """So many of the consumed samples were damaged: nobody was given them."""
 
     @property
     def layout(self) -> ShardLayout:
         return ShardLayout(self.total_samples, self.shard_size)
+
+    @property
+    def shard_count(self) -> int:
+        """Also of one that a coordinator of another version let in, and of which nothing can be read here."""
+        return -(-self.total_samples // max(1, self.shard_size))
 
 
 def registered(answer: Any) -> RegisteredDataset:
@@ -71,8 +77,8 @@ class Cut(msgspec.Struct, frozen=True):
 
     def event(self, job: str, dataset_id: str, path: str, format: str, total_samples: int) -> DatasetRegisterRequested:
         """The registration, if nothing is wrong with it in itself."""
-        if self.strategy not in ("slots", "ring"):
-            raise InvalidInput(f'strategy must be "slots" or "ring", not {self.strategy!r}')
+        check_choice(self.strategy, "strategy", ("slots", "ring"))
+        check_choice(self.order, "order", ORDERS)
         check_bool(self.shuffle, "shuffle")
         check_int(total_samples, "total_samples", least=1)
         size = default_shard_size(total_samples) if self.shard_size is None else self.shard_size

@@ -16,7 +16,7 @@ import numpy as np
 from strata import background
 from strata.config import Config
 from strata.core.events import DatasetRegisterRequested
-from strata.core.ids import check_bool, check_id, check_int, check_name
+from strata.core.ids import check_bool, check_id, check_int, check_name, check_seconds, check_text
 from strata.core.orders import ShardLayout
 from strata.data.counting import Counted, counted_files
 from strata.data.indexing import Progress
@@ -27,6 +27,7 @@ from strata.sharding import ShardAssignment, Strategy, assignments
 from strata.wire.asking import Asker
 
 TIMEOUT_SECONDS = 30.0
+MAX_TIMEOUT_SECONDS = 1e9
 MAX_RANK = 2**31 - 1
 
 
@@ -47,8 +48,9 @@ class DatasetRegistry:
     def __init__(
         self, coordinator_url: str | None = None, *, job_id: str | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> None:
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise InvalidInput(f"timeout must be a number of seconds, not {timeout!r}")
+        check_seconds(timeout, "timeout", most=MAX_TIMEOUT_SECONDS)
+        if coordinator_url is not None:
+            check_text(coordinator_url, "coordinator_url")
         if job_id is not None:
             check_id(job_id, "job_id")
         config = Config({"coordinator_url": coordinator_url or None, "job_id": job_id}, os.environ)

@@ -5,21 +5,24 @@ depend on when it was tried. A storage that does not answer, or memory that is s
 always. So is a folder that is empty or gone, since a disk that is not mounted looks like that.
 """
 
-import logging
 import multiprocessing
 import os
 import threading
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
+from strata.core.ids import check_choice
 from strata.data.files import File
-from strata.errors import DataChanged, DataDamaged, DataError, DataMismatch, InvalidInput, StorageUnavailable
+from strata.errors import DataChanged, DataDamaged, DataError, DataMismatch, StorageUnavailable
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.data")
+logger = get_logger("strata.data")
 
 OnDamage: TypeAlias = Literal["raise", "skip"]
 
 COUNTING_WORKERS = 1024
+BATCHES_ON_THEIR_WAY = 1 << 14
+"""No more than so many batches lie between those that workers make and those that their DataLoader gives out."""
 
 UNREADABLE = (DataDamaged, DataChanged, DataMismatch)
 
@@ -93,11 +96,23 @@ class MissedByWorkers:
 
     def __init__(self) -> None:
         self._missed = multiprocessing.RawArray("q", COUNTING_WORKERS)
+        self._of_batch = multiprocessing.RawArray("i", BATCHES_ON_THEIR_WAY)
 
     def add(self, worker: int, samples: int) -> None:
         """Each has a place of its own, since nothing is locked."""
         if worker < COUNTING_WORKERS:
             self._missed[worker] += samples
+
+    def put(self, batch: int, samples: int) -> None:
+        """So many samples a batch lacks that is made now."""
+        self._of_batch[batch % BATCHES_ON_THEIR_WAY] = samples
+
+    def take(self, batch: int) -> int:
+        """How many samples a batch lacks that is given out now."""
+        place = batch % BATCHES_ON_THEIR_WAY
+        samples: int = self._of_batch[place]
+        self._of_batch[place] = 0
+        return samples
 
     @property
     def samples(self) -> int:
@@ -105,8 +120,7 @@ class MissedByWorkers:
 
 
 def check_on_damage(on_damage: OnDamage) -> None:
-    if on_damage not in ("raise", "skip"):
-        raise InvalidInput(f'on_damage must be "raise" or "skip", not {on_damage!r}')
+    check_choice(on_damage, "on_damage", ("raise", "skip"))
 
 
 def check_there(folder: str) -> None:

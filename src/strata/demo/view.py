@@ -90,7 +90,7 @@ class Screen:
 
 
 def _panel(title: str, *content: Any) -> Panel:
-    return Panel(Group(*content), title=title, title_align="left", border_style="bright_black")
+    return Panel(Group(*content), title=Text(title), title_align="left", border_style="bright_black")
 
 
 def _workers(watching: Watching) -> Table:

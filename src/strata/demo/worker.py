@@ -78,7 +78,7 @@ class Notes:
     """What this worker tells of its steps, for those who watch."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)
+        self._file = path.open("a", buffering=1, encoding="utf-8")
 
     def write(self, training: Training, step: int, **more: Any) -> None:
         """`goodput` is of the process's life so far, which is `wall_seconds`; `fingerprint` of the state behind a step

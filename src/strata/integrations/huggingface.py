@@ -12,7 +12,6 @@ not stopped. No pickle is stored, and none is loaded. Needs `transformers` and `
 
 import dataclasses
 import json
-import logging
 import math
 import os
 import tempfile
@@ -25,18 +24,20 @@ from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.checkpoint.stateful import Outline, Plan
 from strata.core.settings import Retention
 from strata.errors import InvalidInput, NotFound
-from strata.torch import TrainState
-from strata.torch.rng import remembered
+from strata.logs import get_logger
 
 try:
     from accelerate.utils import broadcast_object_list
     from transformers.trainer_callback import ExportableState
+
+    from strata.torch import TrainState
+    from strata.torch.rng import remembered
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"strata.integrations.huggingface needs {missing.name}: pip install transformers accelerate"
+        f"strata.integrations.huggingface needs {missing.name}: pip install 'strata-runtime[huggingface]'"
     ) from missing
 
-logger = logging.getLogger("strata.integrations.huggingface")
+logger = get_logger("strata.integrations.huggingface")
 
 STATE_FILE = "trainer_state.json"
 """Where the Trainer looks for its own state."""
@@ -225,7 +226,7 @@ class _Resumed:
         """The best one is no folder, which the Trainer would look for: it is put in again afterwards."""
         state = json.loads(told)
         self.best = state.get(BEST)
-        Path(self.folder, STATE_FILE).write_text(json.dumps(state | {BEST: None}))
+        Path(self.folder, STATE_FILE).write_text(json.dumps(state | {BEST: None}), "utf-8")
 
 
 class _Beside:

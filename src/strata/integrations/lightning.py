@@ -9,7 +9,6 @@ if it failed. No pickle is stored, and none is loaded. Needs `lightning` or `pyt
 
 import argparse
 import io
-import logging
 import os
 import re
 import shutil
@@ -27,16 +26,26 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import torch
 
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.manager import CheckpointManager, CheckpointReader, Where
 from strata.checkpoint.settings import CheckpointManagerConfig
+from strata.core.ids import DEFAULT_JOB
 from strata.errors import InvalidInput, NotFound, ObjectNotFound, Refused, StorageError, StrataError
+from strata.logs import get_logger
 from strata.storage import BlockingStorage, open_storage
-from strata.torch.objects import without_code
 
-logger = logging.getLogger("strata.integrations.lightning")
+try:
+    import torch
+
+    from strata.torch.objects import without_code
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    advice = "strata.integrations.lightning needs torch: pip install 'strata-runtime[lightning]'"
+    raise ModuleNotFoundError(advice, name="torch") from missing
+
+logger = get_logger("strata.integrations.lightning")
 
 PACKAGES = {"lightning": "lightning.fabric", "lightning_fabric": "lightning_fabric"}
 """Lightning comes under two names, whose classes are not the same."""
@@ -105,7 +114,7 @@ class StrataCheckpointIO:
         if taken:
             raise InvalidInput(f"{', '.join(sorted(taken))}: one process saves for all in Lightning, so leave it out")
         self._path, self._options = path, options
-        self._job = job_id or os.environ.get("STRATA_JOB_ID") or "default"
+        self._job = job_id or os.environ.get("STRATA_JOB_ID") or DEFAULT_JOB
         self._forget()
 
     def __repr__(self) -> str:
@@ -159,7 +168,7 @@ class StrataCheckpointIO:
         """
         if map_location is not None and not isinstance(map_location, str | torch.device):
             raise InvalidInput("map_location must be a device here, or its name: tensors are stored without one")
-        self._wait()
+        self.wait()
         state = self._loaded(path, going_on=True)
         return state if map_location is None else _on(map_location, state)
 
@@ -169,7 +178,7 @@ class StrataCheckpointIO:
 
     def teardown(self) -> None:
         """Waits until all is written, and raises what failed."""
-        self._wait()
+        self.wait()
         try:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -186,7 +195,7 @@ class StrataCheckpointIO:
 
     def latest_path(self) -> str | None:
         """For `ckpt_path`: go on from the latest checkpoint of the job, if there is any."""
-        self._wait()
+        self.wait()
         with self._reader(self._job) as reader:
             return None if reader.latest_step() is None else LATEST
 
@@ -194,7 +203,7 @@ class StrataCheckpointIO:
         """`Module.load_from_checkpoint(path, …)`, which knows only files of torch's: given here in memory, so that
         nothing that was stored is unpickled."""
         stream = io.BytesIO()
-        self._wait()
+        self.wait()
         torch.save(self._loaded(path, going_on=False), stream)
         stream.seek(0)
         load: Callable[..., T] = getattr(module, "load_from_checkpoint")  # noqa: B009  Lightning's, on the class
@@ -217,7 +226,7 @@ class StrataCheckpointIO:
 
     def _save_at(self, path: Path, state: dict[str, Any]) -> None:
         """What is no step of a job is a checkpoint by itself, and the only one in its folder."""
-        with CheckpointManager(os.fspath(path), keep_count=1, job_id="default", coordinator_url="") as manager:
+        with CheckpointManager(os.fspath(path), keep_count=1, job_id=DEFAULT_JOB, coordinator_url="") as manager:
             manager.save(state, (manager.latest_step() or 0) + 1)
 
     def _then(self, work: Callable[[], None]) -> None:
@@ -233,7 +242,8 @@ class StrataCheckpointIO:
                 self._failure = each.exception()
         return [each for each in self._queue if not each.done()]
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Until nothing is being written. A failure is raised where Lightning asks next."""
         for each in self._queue:
             each.exception()
         self._queue = self._over()
@@ -301,7 +311,7 @@ class StrataCheckpointIO:
         if _is_of_strata(path):
             step = None if name == LATEST else int(name.removeprefix("step_"))
             return self._of_step(self._job, step, going_on=going_on)
-        with CheckpointReader(name, job_id="default") as alone:
+        with CheckpointReader(name, job_id=DEFAULT_JOB) as alone:
             return _as_dict(alone.load(), path)
 
     def _ticket_in_time(self, path: Path) -> Ticket | None:
@@ -457,7 +467,9 @@ def _make_known() -> None:
     imported = [name for name in PACKAGES if name in sys.modules]
     interfaces = [found for name in imported or PACKAGES if (found := _interface(name)) is not None]
     if not interfaces:
-        raise ModuleNotFoundError("strata.integrations.lightning needs Lightning 2: pip install lightning")
+        raise ModuleNotFoundError(
+            "strata.integrations.lightning needs Lightning 2: pip install 'strata-runtime[lightning]'"
+        )
     for interface in interfaces:
         interface.register(StrataCheckpointIO)
 

@@ -12,7 +12,6 @@ The law: what Ray is told of is committed. Ray's own checkpoint is a note of a f
 the data goes the way of any of Strata's checkpoints, each worker's part at once. Needs `ray[train]`.
 """
 
-import logging
 import os
 import re
 import secrets
@@ -26,14 +25,15 @@ import msgspec
 
 from strata.checkpoint.manager import CheckpointManager, Where
 from strata.errors import InvalidInput, NotFound
+from strata.logs import get_logger
 
 try:
     train: Any = import_module("ray.train")
     broadcast_from_rank_zero: Any = import_module("ray.train.collective").broadcast_from_rank_zero
 except ImportError as missing:
-    raise ModuleNotFoundError("strata.integrations.ray needs Ray Train: pip install 'ray[train]'") from missing
+    raise ModuleNotFoundError("strata.integrations.ray needs Ray Train: pip install 'strata-runtime[ray]'") from missing
 
-logger = logging.getLogger("strata.integrations.ray")
+logger = get_logger("strata.integrations.ray")
 
 NOTE = "strata.json"
 

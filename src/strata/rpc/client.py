@@ -19,6 +19,7 @@ from strata.errors import InvalidInput, StrataError
 from strata.forks import NativePackage
 from strata.rpc.addresses import split_address
 from strata.rpc.fields import check_metadata
+from strata.rpc.silence import Silence
 from strata.rpc.status import Metadata, RpcError, Status
 
 LONGEST_SECONDS = 1_000_000_000
@@ -167,6 +168,12 @@ class Channel:
         self._process = os.getpid()
         self._abandoned: list[Any] = []
         self.closed = False
+        self.silence = Silence()
+
+    @property
+    def address(self) -> str:
+        """The one that answered last: it is tried first."""
+        return self._addresses.names[self._addresses.current]
 
     async def call(
         self,
@@ -208,24 +215,32 @@ class Channel:
             for address in self._addresses.in_turn():
                 tries += 1
                 try:
-                    answer = await self._try(address, remote, payload, deadline, metadata)
+                    answer = await self.try_once(address, remote, payload, deadline, metadata)
                 except _NotSent as error:
                     last = error.error
                 except RpcError as error:
-                    if error.status is not Status.UNAVAILABLE or not remote.idempotent:
+                    if error.status is not Status.UNAVAILABLE:
+                        if error.status is not Status.DEADLINE_EXCEEDED:
+                            self.silence.ends()
+                        raise
+                    if not remote.idempotent:
+                        self.silence.begins()
                         raise
                     last = error
                 else:
+                    self.silence.ends()
                     return remote.decode(answer)
                 self._next(address)
+            self.silence.begins()
             if time.monotonic() + backoff >= deadline:
                 raise _gave_up(last, tries, self._addresses.names)
             await asyncio.sleep(_chance.uniform(backoff / 2, backoff))
             backoff = min(backoff * 2, self.options.most_backoff_seconds)
 
-    async def _try(
+    async def try_once(
         self, address: str, remote: Remote[Any, Any], payload: bytes, deadline: float, metadata: Metadata
     ) -> bytes:
+        """The answer, as bytes."""
         channel = self._channel(address)
         await self._ready(channel, address, deadline)
         call = channel.unary_unary(remote.path)
@@ -310,8 +325,10 @@ class Channel:
                 last = error.error
                 self._next(address)
                 continue
+            self.silence.ends()
             opened = channel.stream_stream(remote.path)
             return opened(timeout=timeout_seconds, metadata=self._metadata(metadata))
+        self.silence.begins()
         raise _gave_up(last, len(self._addresses.names), self._addresses.names)
 
     async def _close(self) -> None:

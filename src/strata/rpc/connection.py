@@ -74,12 +74,10 @@ class Connection:
         "_idle_since",
         "_known_head",
         "_last",
-        "_now",
         "_paused_since",
         "_peer_window",
         "_pinged",
         "_reader",
-        "_rest",
         "_settled",
         "_skipped",
         "closing",
@@ -88,7 +86,9 @@ class Connection:
         "events",
         "inbox",
         "limits",
+        "now",
         "outbox",
+        "rest",
         "streams",
     )
 
@@ -103,8 +103,8 @@ class Connection:
         self.outbox = Outbox(self._all_sent)
         self.inbox = Inbox(limits, self.outbox.put)
         self.events: list[Event] = []
-        self._rest = b""
-        self._began = self._now = self._heard = self._idle_since = now
+        self.rest = b""
+        self._began = self.now = self._heard = self._idle_since = now
         self._closed_at = self._drain_began = now
         self._greeted = False
         self._settled = False
@@ -138,10 +138,10 @@ class Connection:
         there are events."""
         if self.closing:
             return None
-        self._now = self._heard = self.outbox.now = now
+        self.now = self._heard = self.outbox.now = now
         self._pinged = None
-        if self._rest:
-            data = self._rest + data
+        if self.rest:
+            data = self.rest + data
         elif self._settled and len(data) > _HEAD_BYTES:
             word, flags, number = frames.head.unpack_from(data)
             if flags == END_HEADERS and word & 0xFF == HEADERS:
@@ -156,8 +156,8 @@ class Connection:
         except Violation as violation:
             self._fail(violation.code, violation.why)
         else:
-            if self._rest or position < len(data):
-                self._rest = data[position:]
+            if self.rest or position < len(data):
+                self.rest = data[position:]
         return None
 
     def take_events(self) -> list[Event]:
@@ -217,7 +217,7 @@ class Connection:
                 elif kind < len(_OTHERS):
                     _OTHERS[kind](self, flags, number, payload)
                 else:
-                    self._floods.empty(self._now)
+                    self._floods.empty(self.now)
             except StreamViolation as violation:
                 self._break(violation.stream, violation.code)
         return position
@@ -244,7 +244,7 @@ class Connection:
             return None
         self._last = self._accepted = number
         stream = streams[number] = Stream(number, head, self.limits.stream_window, self._peer_window)
-        stream.began = self._now
+        stream.began = self.now
         stream.whole = buffer[start:end]
         stream.ended = True
         inbox.count(length)
@@ -263,7 +263,7 @@ class Connection:
             self._whole_block(flags, number, payload)
         else:
             self._block = (number, flags, [payload])
-            self._block_began = self._now
+            self._block_began = self.now
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self._block is None:
@@ -301,7 +301,7 @@ class Connection:
             raise StreamViolation(number, ErrorCode.REFUSED_STREAM)
         self._accepted = number
         stream = Stream(number, head, self.limits.stream_window, self._peer_window)
-        stream.began = self._now
+        stream.began = self.now
         self.streams[number] = stream
         self.events.append(Called(stream))
         if flags & END_STREAM:
@@ -342,7 +342,7 @@ class Connection:
         else:
             readable = False
             if not flags & END_STREAM:
-                self._floods.empty(self._now)
+                self._floods.empty(self.now)
         if len(payload) < size:
             inbox.credit(stream, size - len(payload))  # the padding
         if flags & END_STREAM:
@@ -362,7 +362,7 @@ class Connection:
         if flags & END_STREAM:
             del self._early[number]
         elif not size:
-            self._floods.empty(self._now)
+            self._floods.empty(self.now)
 
     def _ended_early(self, number: int, window: int) -> None:
         """The peer may not know yet: what it still sends is ignored."""
@@ -391,7 +391,7 @@ class Connection:
             if number not in self.streams:  # what was never opened cannot be reset
                 raise Violation(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY of a wrong length")
             raise StreamViolation(number, ErrorCode.FRAME_SIZE_ERROR)
-        self._floods.empty(self._now)
+        self._floods.empty(self.now)
 
     def _rst_stream(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -399,11 +399,11 @@ class Connection:
         self._check_opened(number, "RST_STREAM")
         stream = self.streams.get(number)
         if stream is None:
-            self._floods.empty(self._now)
+            self._floods.empty(self.now)
             return
         patience = stream.head.timeout_seconds
-        if patience is None or self._now - stream.began < patience * NEARLY_ALL:
-            self._floods.reset(self._now)  # whoever waited as long as it said it would does no harm
+        if patience is None or self.now - stream.began < patience * NEARLY_ALL:
+            self._floods.reset(self.now)  # whoever waited as long as it said it would does no harm
         self._cancel(stream, frames.uint32.unpack(payload)[0])
 
     def _settings(self, flags: int, number: int, payload: bytes) -> None:
@@ -413,11 +413,11 @@ class Connection:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
         if flags & ACK:
             if self._acknowledged:
-                self._floods.empty(self._now)
+                self._floods.empty(self.now)
             self._acknowledged = True
             return
         if self._settled:
-            self._floods.ping(self._now)
+            self._floods.ping(self.now)
         self._settled = True
         said = dict(frames.setting.iter_unpack(payload))  # of several the last one holds
         for name, value in frames.setting.iter_unpack(payload):
@@ -454,9 +454,9 @@ class Connection:
             if payload == DRAIN_PING and self.draining:
                 self._last_word()
             elif payload != ALIVE_PING:
-                self._floods.empty(self._now)
+                self._floods.empty(self.now)
             return
-        self._floods.ping(self._now)
+        self._floods.ping(self.now)
         self.outbox.put(frames.ping(payload, ack=True))
 
     def _goaway(self, flags: int, number: int, payload: bytes) -> None:
@@ -464,7 +464,7 @@ class Connection:
             raise Violation(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {number}")
         if len(payload) < 8:
             raise Violation(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY of a wrong length")
-        self._floods.empty(self._now)
+        self._floods.empty(self.now)
         self.drained = self.draining = True
         self._close_if_done()
 
@@ -538,7 +538,7 @@ class Connection:
         """The trailers, behind all that was sent; they are the whole answer if nothing was."""
         if not stream.open or stream.finished:
             return
-        stream.finished, stream.moved_at = True, self._now
+        stream.finished, stream.moved_at = True, self.now
         stream.closing = block
         self._floods.answers += 1
         stream.buffer, stream.start, stream.needed = b"", 0, 0
@@ -578,7 +578,7 @@ class Connection:
         if stream.granted or self.inbox.wanting:
             self.inbox.forget(stream)
         if not self.streams:
-            self._idle_since = self._now
+            self._idle_since = self.now
             if self.draining:
                 self._close_if_done()
 
@@ -594,7 +594,7 @@ class Connection:
         if stream is not None:
             self._cancel(stream, code)
         if self._acknowledged or code is not ErrorCode.REFUSED_STREAM:  # it may not know yet how many are allowed
-            self._floods.reset(self._now)
+            self._floods.reset(self.now)
 
     # -- the connection as a whole -----------------------------------------------------------------------------------
 
@@ -623,7 +623,7 @@ class Connection:
         """No more new calls: say so, and once the peer knows, say which was the last."""
         if not self.draining and not self.closing:
             self.draining = True
-            self._drain_began = self._now
+            self._drain_began = self.now
             self.outbox.put(frames.goaway(MOST_WINDOW, ErrorCode.NO_ERROR, "the server is going away"))
             self.outbox.put(frames.ping(DRAIN_PING))
             if not self._settled:
@@ -641,7 +641,7 @@ class Connection:
 
     def _shut(self) -> None:
         self.closing = True
-        self._closed_at = self._now
+        self._closed_at = self.now
 
     def lost(self) -> None:
         """The peer is gone, or is to be."""
@@ -651,12 +651,12 @@ class Connection:
 
     def _fail(self, code: ErrorCode, why: str) -> None:
         self.outbox.put(frames.goaway(self._accepted, code, why))
-        self._rest, self._block = b"", None
+        self.rest, self._block = b"", None
         self.lost()
 
     def tick(self, now: float) -> bool:
         """Look at the clock. False if the peer is beyond talking to: cut it off."""
-        self._now = self.outbox.now = now
+        self.now = self.outbox.now = now
         limits = self.limits
         if self.outbox.unsent:
             self._give_up_unread(now)

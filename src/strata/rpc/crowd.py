@@ -8,14 +8,16 @@ The law: who judges a connection, by the clock or because it ended, sees first t
 """
 
 import asyncio
-import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strata.rpc.protocol import ServerProtocol
 
-logger = logging.getLogger("strata.rpc")
+from strata.logs import get_logger
+
+logger = get_logger("strata.rpc")
 
 ALONE_SECONDS = 1e-4
 """Of silence on all connections: what comes then is answered in the same turn of the loop."""
@@ -27,7 +29,7 @@ FAILED = "the connection of %s failed, and is cut off"
 class Crowd:
     """The connections of one server."""
 
-    __slots__ = ("_due", "_gathered_bytes", "_is_scheduled", "_loop", "_read_at", "_reads")
+    __slots__ = ("_due", "_gathered_bytes", "_is_scheduled", "_loop", "_reads", "read_at")
 
     def __init__(self) -> None:
         self._reads: list[tuple[ServerProtocol, bytes]] = []
@@ -35,15 +37,15 @@ class Crowd:
         self._due: list[ServerProtocol] = []
         self._is_scheduled = False
         self._loop = asyncio.get_running_loop()
-        self._read_at = 0.0
+        self.read_at = 0.0
 
     def is_quiet(self, now: float) -> bool:
         """Whether nobody was heard of for a while."""
-        return not self._reads and now - self._read_at > ALONE_SECONDS
+        return not self._reads and now - self.read_at > ALONE_SECONDS
 
     def was_busy(self) -> None:
         """With something that was read just now. What came meanwhile does not come alone."""
-        self._read_at = time.monotonic()
+        self.read_at = time.monotonic()
 
     def gather(self, protocol: "ServerProtocol", data: bytes) -> None:
         """See to it once everything else that came in was read."""
@@ -69,11 +71,7 @@ class Crowd:
         due, self._due = self._due, []
         for protocol in due:
             protocol.flushing = False
-            try:
-                protocol.flush()
-            except Exception:
-                logger.exception(FAILED, protocol.peer)
-                _cut_off(protocol)
+            alone(protocol, protocol.flush)
 
     def see_to_reads(self) -> None:
         """Now, all that were gathered."""
@@ -91,7 +89,15 @@ class Crowd:
         self.was_busy()
 
 
+def alone(protocol: "ServerProtocol", act: Callable[..., object], *about: object) -> None:
+    """One connection's failure is its own: the others have theirs seen to."""
+    try:
+        act(*about)
+    except Exception:
+        logger.exception(FAILED, protocol.peer)
+        _cut_off(protocol)
+
+
 def _cut_off(protocol: "ServerProtocol") -> None:
-    """One connection's failure is its own: the others have theirs seen to, and answered."""
     protocol.connection.lost()
     protocol.abort()

@@ -1,14 +1,13 @@
 """HPACK (RFC 7541), the reading half: a header block to its fields, with the table that blocks leave behind.
 
 The hpack package takes three to seven times as long, which counts where clients send a trace header that differs in
-every call. Its tables and code words are used here; the tests hold both against each other over any blocks.
+every call. The tests hold both against each other over any blocks.
 """
 
 from typing import TypeAlias
 
-from hpack.table import HeaderTable
-
 from strata.rpc.huffman import BadCode, decode
+from strata.rpc.rfc7541 import STATIC_TABLE
 
 Field: TypeAlias = tuple[bytes, bytes]
 
@@ -21,8 +20,7 @@ SIZE_UPDATES = 2
 NUMBER_BYTES = 4
 """Beyond the first, as many as four bytes of a number need."""
 
-_STATIC: tuple[Field, ...] = tuple(HeaderTable.STATIC_TABLE)
-_STATIC_COUNT = len(_STATIC)
+_STATIC_COUNT = len(STATIC_TABLE)
 
 
 class BadBlock(Exception):
@@ -39,11 +37,11 @@ class Decompressor:
     After each block, `changed` says whether the table is another, and `size` how long its list of fields was.
     """
 
-    __slots__ = ("_entries", "_list_bytes", "_most", "_size", "changed", "size")
+    __slots__ = ("_list_bytes", "_most", "_size", "changed", "entries", "size")
 
     def __init__(self, list_bytes: int) -> None:
         self._list_bytes = list_bytes
-        self._entries: list[Field] = []  # the newest first; a hundred at most, and an empty deque is large
+        self.entries: list[Field] = []  # the newest first; a hundred at most, and an empty deque is large
         self._size, self._most = 0, TABLE_BYTES
         self.changed = False
         self.size = 0
@@ -93,15 +91,15 @@ class Decompressor:
 
     def _entry(self, index: int) -> Field:
         if index > _STATIC_COUNT:
-            return self._entries[index - _STATIC_COUNT - 1]
+            return self.entries[index - _STATIC_COUNT - 1]
         if not index:
             raise BadBlock("a header block refers to entry 0, which does not exist")
-        return _STATIC[index - 1]
+        return STATIC_TABLE[index - 1]
 
     def _add(self, field: Field) -> None:
         """One that is larger than the table empties it, and is not kept."""
         self.changed = True
-        self._entries.insert(0, field)
+        self.entries.insert(0, field)
         self._size += len(field[0]) + len(field[1]) + ENTRY_BYTES
         self._evict()
 
@@ -114,7 +112,7 @@ class Decompressor:
 
     def _evict(self) -> None:
         while self._size > self._most:
-            name, value = self._entries.pop()
+            name, value = self.entries.pop()
             self._size -= len(name) + len(value) + ENTRY_BYTES
 
 

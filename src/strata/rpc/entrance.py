@@ -6,16 +6,16 @@ makes it as soon as somebody connects: ten thousand who say nothing would be hal
 
 import asyncio
 import errno
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
+from strata.logs import get_logger
 from strata.rpc.addresses import join_address
 
-logger = logging.getLogger("strata.rpc")
+logger = get_logger("strata.rpc")
 
 AT_ONCE = 256
 """Connections taken before others have their turn."""
@@ -51,6 +51,11 @@ class Entrance:
         self._listeners = list(listeners)
         for listener in self._listeners:
             self._open(listener)
+
+    @property
+    def coming(self) -> int:
+        """How many are on their way in."""
+        return len(self._silent) + len(self._handshakes)
 
     def close(self) -> None:
         """Nobody comes in any more, nor those who are on their way."""
@@ -91,7 +96,7 @@ class Entrance:
         self._pauses[listener] = self._loop.call_later(FULL_SECONDS, self._open, listener)
 
     def _take_in(self, connection: socket.socket) -> None:
-        if len(self._silent) + len(self._handshakes) >= self._most and not self._make_room():
+        if self.coming >= self._most and not self._make_room():
             connection.close()
             return
         connection.setblocking(False)

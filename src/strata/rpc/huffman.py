@@ -6,7 +6,7 @@ first occurs, and kept: there are at most 65,536 of them.
 
 from typing import TypeAlias
 
-from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from strata.rpc.rfc7541 import CODE_LENGTHS
 
 _END = 256
 """The symbol that stands for the end, and must not occur."""
@@ -22,7 +22,9 @@ class BadCode(ValueError):
 
 def _tree() -> list[Node]:
     nodes: list[Node] = [[0, 0]]
-    for symbol, (code, length) in enumerate(zip(REQUEST_CODES, REQUEST_CODES_LENGTH, strict=True)):
+    code, before = -1, 0
+    for length, symbol in sorted((length, symbol) for symbol, length in enumerate(CODE_LENGTHS)):
+        code, before = (code + 1) << (length - before), length
         at = 0
         for bit in (code >> shift & 1 for shift in range(length - 1, 0, -1)):
             if not nodes[at][bit]:

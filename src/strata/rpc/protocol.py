@@ -275,7 +275,11 @@ class ServerProtocol(asyncio.Protocol):
         if not transport.can_write_eof():
             transport.close()
             return
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # the peer is gone, which no event has told of yet
+            transport.abort()
+            return
         self._loop.call_later(LINGER_SECONDS, self._left_behind)
 
     def _left_behind(self) -> None:

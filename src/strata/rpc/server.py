@@ -13,7 +13,7 @@ from typing import Any
 
 from strata.errors import InvalidInput, StrataError
 from strata.rpc.addresses import join_address, split_address
-from strata.rpc.crowd import Crowd
+from strata.rpc.crowd import Crowd, alone
 from strata.rpc.entrance import Entrance
 from strata.rpc.limits import Limits, checked_limits
 from strata.rpc.listening import BACKLOG, tcp_sockets, unix_socket
@@ -128,12 +128,12 @@ class Server:
                 os.unlink(path)
         self._paths.clear()
         for protocol in list(self._protocols):
-            protocol.drain()
+            alone(protocol, protocol.drain)
         try:
             await asyncio.wait_for(self._all_left.wait(), grace_seconds)
         except TimeoutError:
             for protocol in list(self._protocols):
-                protocol.stop()
+                alone(protocol, protocol.stop)
             await self._cut_off()
         if self._tasks:  # handlers that were told to stop, and tidy up
             await asyncio.wait(self._tasks, timeout=LAST_SECONDS)
@@ -195,6 +195,6 @@ class Server:
             self._crowd.see_to_reads()
         left = iter(protocols)
         for protocol in islice(left, TICK_AT_ONCE):
-            protocol.tick(now)
+            alone(protocol, protocol.tick, now)
         if rest := list(left):
             asyncio.get_running_loop().call_soon(self._tick_some, rest, now)

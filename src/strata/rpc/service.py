@@ -6,7 +6,6 @@ awaitable when it finds that it must wait after all. Streams both ways may be ta
 """
 
 import inspect
-import logging
 import re
 import time
 from abc import ABC, abstractmethod
@@ -16,12 +15,13 @@ from enum import Enum
 from typing import Any
 
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 from strata.rpc.fields import check_metadata
 from strata.rpc.head import Head
 from strata.rpc.status import Metadata, RpcError, Status
 from strata.rpc.talks import Line, Talk
 
-logger = logging.getLogger("strata.rpc")
+logger = get_logger("strata.rpc")
 
 
 class Kind(Enum):

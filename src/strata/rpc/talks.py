@@ -7,14 +7,14 @@ The handler of such a method is marked `@talking`, takes (line, call) and gives 
 has sent all and was answered, when `heard` raises, or by `line.end`.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from strata.logs import get_logger
 from strata.rpc.status import RpcError
 
-logger = logging.getLogger("strata.rpc")
+logger = get_logger("strata.rpc")
 
 F = TypeVar("F", bound=Callable[..., Any])
 

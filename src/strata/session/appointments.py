@@ -12,15 +12,15 @@ long: training goes on without one. A rank that never asks whether to save promi
 Steps come from the training thread, words of the coordinator from Strata's own.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from strata.logs import get_logger
 from strata.v1 import coordinator_pb2 as pb
 
-logger = logging.getLogger("strata.session")
+logger = get_logger("strata.session")
 
 
 class Promise(NamedTuple):

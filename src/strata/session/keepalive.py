@@ -16,10 +16,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 from strata import background
 from strata.config import Config
 from strata.errors import Fenced, InvalidInput, StrataError
+from strata.logs import get_logger
 from strata.rpc import Channel, ChannelOptions, RpcError
 from strata.rpc.client import load
 from strata.session.lines import Beat, Goodbye, Hello, Left, Line, Lines, Tick
@@ -28,7 +31,7 @@ from strata.wire.connecting import channel_to
 from strata.wire.errors import from_rpc
 from strata.wire.remotes import remote, request_for
 
-logger = logging.getLogger("strata.keepalive")
+logger = get_logger("strata.keepalive")
 
 DUE = 0.95
 """Of the heartbeat interval: a process that runs has been heard by then, and there is time left to be heard in its
@@ -47,12 +50,18 @@ its time to end in good order."""
 
 
 class Keeper:
-    """Speaks for one process, from its first word to its death or its goodbye."""
+    """Speaks for one process, from its first word to its death or its goodbye. `clock` is the one of its lines."""
 
-    def __init__(self, pid: int, hello: Hello, lines: Lines) -> None:
-        self._hello, self._lines = hello, lines
-        self._watched = Watched(pid, hello.started)
-        self._config = Config(hello.settings, {})
+    def __init__(
+        self,
+        hello: Hello,
+        lines: Lines,
+        watched: Watched,
+        connect: Callable[[], Channel],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hello, self._lines, self._watched = hello, lines, watched
+        self._connect, self._clock = connect, clock
         self._channel: Channel | None = None
         self._beat: Beat | None = None
         self._heard = self._renewed = self._used = 0.0
@@ -65,12 +74,12 @@ class Keeper:
         for line in said:
             self._take(line)
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._lines.fd, self._hear)
+        loop.add_reader(self._lines.fd, self.hear)
         ends = [asyncio.ensure_future(self._watched.died()), asyncio.ensure_future(self._parted.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             loop.remove_reader(self._lines.fd)
-            self._hear()  # its last words
+            self.hear()  # its last words
             if self._speaking is not None:
                 self._speaking.cancel()
             if not self._parted.is_set() and self._beat is not None:
@@ -83,7 +92,8 @@ class Keeper:
 
     # -- what it says of itself --------------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """Take what the process has said by now."""
         for line in self._lines.read():
             self._take(line)
         if self._lines.ended:
@@ -115,7 +125,7 @@ class Keeper:
         """Until it has left, or is refused: both end this."""
         while self._beat is not None:
             beat = self._beat
-            wait = self._renewed + DUE * beat.heartbeat_seconds - time.monotonic()
+            wait = self._renewed + DUE * beat.heartbeat_seconds - self._clock()
             if wait > 0:
                 await self._idle()
                 await asyncio.sleep(wait)
@@ -123,7 +133,7 @@ class Keeper:
                 await asyncio.sleep(LOOK_AGAIN * beat.heartbeat_seconds)
 
     def _may_speak(self) -> bool:
-        silent = time.monotonic() - self._heard
+        silent = self._clock() - self._heard
         why = ""
         if silent > self._hello.stall_seconds:
             why = f"it has done nothing for {self._hello.stall_seconds:g} s"
@@ -146,7 +156,7 @@ class Keeper:
             logger.info("nobody speaks for %s any more: %s", self._hello.worker, error)
             self._beat = None
             return False
-        self._renewed = time.monotonic()
+        self._renewed = self._clock()
         return True
 
     async def _tell_death(self, beat: Beat) -> None:
@@ -162,11 +172,11 @@ class Keeper:
             )
 
     async def _say(self, method: str, beat: Beat, within: float, **fields: object) -> None:
-        self._used = time.monotonic()
+        self._used = self._clock()
         if self._channel is None:
-            self._channel = channel_to(self._config, ChannelOptions(connect_seconds=2.0))
-        request = request_for(method)(
-            job_id=self._hello.job, worker_id=self._hello.worker, incarnation=beat.incarnation, **fields
+            self._channel = self._connect()
+        request = request_for(
+            method, job_id=self._hello.job, worker_id=self._hello.worker, incarnation=beat.incarnation, **fields
         )
         try:
             await self._channel.call(remote(method), request, timeout_seconds=within)
@@ -174,7 +184,7 @@ class Keeper:
             raise from_rpc(error) from None
 
     async def _idle(self) -> None:
-        if self._channel is not None and time.monotonic() - self._used > IDLE_SECONDS:
+        if self._channel is not None and self._clock() - self._used > IDLE_SECONDS:
             channel, self._channel = self._channel, None
             await channel.close()
 
@@ -183,7 +193,9 @@ async def _keep(pid: int, lines: Lines) -> None:
     select.select([lines.fd], [], [], HELLO_SECONDS)
     said = lines.read()
     if said and isinstance(said[0], Hello):  # else whoever started this was gone before it had said anything
-        await Keeper(pid, said[0], lines).keep(said[1:])
+        hello = said[0]
+        connect = partial(channel_to, Config(hello.settings, {}), ChannelOptions(connect_seconds=2.0))
+        await Keeper(hello, lines, Watched(pid, hello.started), connect).keep(said[1:])
 
 
 def main(pid: int) -> None:

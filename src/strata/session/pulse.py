@@ -5,7 +5,6 @@ the coordinator was told, and that costs one small write. Nothing here ever wait
 without a helper is one that must be heard from itself.
 """
 
-import logging
 import os
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from pathlib import Path
 import strata
 from strata.config import Config
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 from strata.session.lines import Beat, Goodbye, Hello, Left, Line, Tick, encoded
 from strata.session.session import Who
 from strata.session.watching import started_at
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.tokens import token_is_in_file
 
-logger = logging.getLogger("strata.session")
+logger = get_logger("strata.session")
 
 STALL_SECONDS = 60.0
 STARTS = 4

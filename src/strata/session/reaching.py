@@ -5,16 +5,16 @@ name that nobody knows after a minute is one that was written wrongly.
 """
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Callable
 from typing import NoReturn
 
 from strata.errors import InvalidInput
+from strata.logs import get_logger
 from strata.rpc.addresses import split_address
 
-logger = logging.getLogger("strata.session")
+logger = get_logger("strata.session")
 
 SAY_SECONDS = 3.0
 AGAIN_SECONDS = 30.0

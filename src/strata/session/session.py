@@ -12,35 +12,39 @@ has changed, come on it at once.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from copy import copy
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strata import background
 from strata.core.events import MAX_RESOURCES, Position
 from strata.errors import Expired, Fenced, InvalidInput, NotRegistered, StrataError, Superseded
+from strata.logs import get_logger
 from strata.rpc import Channel, RpcError, Status
 from strata.rpc.client import is_fork_safe
 from strata.session.appointments import Appointments, Promise
 from strata.session.reaching import tell_of_waiting, unknown_names
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.errors import from_rpc
-from strata.wire.remotes import remote, request_for
+from strata.wire.remotes import remote, request_for, request_type
 
 if TYPE_CHECKING:
     from strata.session.pulse import Pulse
 
-logger = logging.getLogger("strata.session")
+logger = get_logger("strata.session")
 
 CALL_SECONDS = 30.0
 TRY_SECONDS = 10.0
 """The longest that one try to register or to be heard of may take."""
 BEAT_AT = 0.9
 """Of the heartbeat interval: on the way, it is not to become late."""
+SILENT_SECONDS = 0.5
+"""A coordinator that cannot be reached for so long is done without, where there is another way."""
+STEADY_SECONDS = 30.0
 PAUSE_SECONDS = 0.1, 2.0
 """Between tries to come in: at first, and at most."""
 
@@ -135,7 +139,13 @@ class Session:
             self.speak()  # it may have been registered for long, which the helper is to know
 
     def start(self) -> None:
+        """On the private loop."""
         self._living = asyncio.run_coroutine_threadsafe(self._live(), background.loop())
+
+    async def live(self) -> None:
+        """The same on the loop that this is run on, for as long as it lasts."""
+        self._living = asyncio.current_task()
+        await self._live()
 
     def on(self, kind: int, carry_out: CarryOut) -> None:
         """What to do at a command of this kind. It may come again before it is done: then nothing is begun twice. Each
@@ -161,8 +171,13 @@ class Session:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the coordinator did not answer when it was last asked."""
-        return self._is_silent
+        """Whether the coordinator did not answer when it was last asked, or cannot be reached."""
+        return self._is_silent or self._channel.silence.seconds >= SILENT_SECONDS
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether it was out of reach of late: others may not have found it again yet."""
+        return self.is_silent or self._channel.silence.seconds_ago < STEADY_SECONDS
 
     def reads(self, dataset: str, where: "WhereIs | None") -> None:
         """This process reads a dataset as part of the job, and `where` says how far it is; None: not any more."""
@@ -185,20 +200,20 @@ class Session:
         try:
             async with asyncio.timeout(within):
                 registered = await self._present()
-                return await self._asked(method, registered, within, fields)
+                return await self.call_as(method, registered, within, fields)
         except TimeoutError:
             told = f"the coordinator at {self._channel.where} did not answer {method} within {within:g} s"
             if self.registered is None and self._refusal:
                 told = f"worker {self.who.worker!r} was not let in within {within:g} s: {self._refusal}"
             raise RpcError(Status.UNAVAILABLE, told) from None
 
-    async def _asked(self, method: str, registered: pb.RegisterResponse, within: float, fields: dict[str, Any]) -> Any:
-        kind = request_for(method)
-        known = kind.DESCRIPTOR.fields_by_name
+    async def call_as(self, method: str, registered: pb.RegisterResponse, within: float, fields: dict[str, Any]) -> Any:
+        """As the incarnation that it was registered as, which may be over."""
+        known = request_type(method).DESCRIPTOR.fields_by_name
         sender = {"worker_id": self.who.worker, "incarnation": registered.incarnation}
         own = {name: value for name, value in sender.items() if name in known}
         try:
-            request = kind(job_id=self.who.job, **own, **fields)
+            request = request_for(method, job_id=self.who.job, **own, **fields)
             return await self._channel.call(remote(method), request, timeout_seconds=within)
         except RpcError as error:
             found = from_rpc(error)
@@ -252,7 +267,7 @@ class Session:
     async def be_heard(self) -> None:
         """Now. Raises what the coordinator says against it, or that it says nothing."""
         registered = await self.present(CALL_SECONDS)
-        self._heed(await self._asked("Heartbeat", registered, TRY_SECONDS, self._told(self.appointments.promised)))
+        self._heed(await self.call_as("Heartbeat", registered, TRY_SECONDS, self._told(self.appointments.promised)))
 
     async def _present(self) -> pb.RegisterResponse:
         while self.registered is None:
@@ -270,7 +285,7 @@ class Session:
         await self._leave_off(within)
         if self.registered is not None:
             try:
-                within = min(within, PAUSE_SECONDS[1]) if self._is_silent else within
+                within = min(within, PAUSE_SECONDS[1]) if self.is_silent else within
                 await self.call("Deregister", within=within, reason=reason, died=died)
             except StrataError as error:
                 logger.info("the coordinator was not told that %s leaves: %s", self.who.worker, error)
@@ -351,7 +366,8 @@ class Session:
             return
 
     def _registration(self) -> Any:
-        return request_for("Register")(
+        return request_for(
+            "Register",
             job_id=self.who.job,
             worker_id=self.who.worker,
             nonce=self._nonce,
@@ -406,7 +422,7 @@ class Session:
     async def _beat(self, registered: pb.RegisterResponse) -> None:
         promised = self.appointments.promised
         try:
-            answer = await self._asked("Heartbeat", registered, TRY_SECONDS, self._told(promised))
+            answer = await self.call_as("Heartbeat", registered, TRY_SECONDS, self._told(promised))
         except (RpcError, InvalidInput) as error:  # a proxy's, or a token's that is being replaced: that passes
             if not self._is_silent:
                 logger.warning("the coordinator cannot be reached: %s", error)
@@ -435,7 +451,9 @@ class Session:
     def _told(self, promised: Promise) -> dict[str, Any]:
         said = self.says
         measured = islice(self.measures().items(), MAX_RESOURCES - len(said.resources))
-        told = said._replace(resources={**dict(measured), **said.resources})
+        resources = {**dict(measured), **said.resources}
+        # A loss that is no number any more is shown to nobody, and is no reason to lose the worker.
+        told = said._replace(resources={name: value for name, value in resources.items() if isfinite(value)})
         return {**told._asdict(), "promised_request": promised.request, "promised_step": promised.step}
 
     def _heed(self, answer: pb.HeartbeatResponse) -> None:

@@ -31,7 +31,7 @@ class _Shared:
     users: int
 
 
-_lock = threading.Lock()
+lock = threading.Lock()
 _shared: dict[tuple[int, str, str, str], _Shared] = {}
 _active: list[Session] = []
 """Those of orchestrators, the newest last."""
@@ -41,9 +41,9 @@ _parents: list[object] = []
 
 def _forget() -> None:
     """In a child: whoever held the lock does not live there, and a session of its parent is none of its own."""
-    global _lock, _shared, _active
+    global lock, _shared, _active
     _parents.extend((_shared, _active))
-    _lock, _shared, _active = threading.Lock(), {}, []
+    lock, _shared, _active = threading.Lock(), {}, []
 
 
 if hasattr(os, "register_at_fork"):
@@ -55,7 +55,7 @@ def join(config: Config, who: Who, *, stall_seconds: float | None = None, **abou
     the coordinator is told of it then. With `stall_seconds`, a helper keeps heartbeats going while this process cannot,
     for so long at most."""
     key = _key(config["coordinator_url"], who)
-    with _lock:
+    with lock:
         known = _shared.get(key)
         if known is None:
             known = _shared[key] = _Shared(Session(channel_to(config), who, **about), config, 0)
@@ -76,7 +76,7 @@ def _used(known: _Shared, stall_seconds: float | None) -> Session:
 
 def join_again(session: Session, *, stall_seconds: float | None = None) -> Session:
     """For one more who needs it, until that one leaves."""
-    with _lock:
+    with lock:
         known = next((each for each in _shared.values() if each.session is session), None)
         if known is None:
             raise InvalidInput(f"worker {session.who.worker!r} has left its job")
@@ -85,27 +85,27 @@ def join_again(session: Session, *, stall_seconds: float | None = None) -> Sessi
 
 def activate(session: Session) -> None:
     """Whoever of this process needs a session, and says nothing of its job, takes part in this one."""
-    with _lock:
+    with lock:
         _active.append(session)
 
 
 def deactivate(session: Session) -> None:
     """Not any more, for the orchestrator that said so. Others of this process may stay in it."""
-    with _lock:
+    with lock:
         if session in _active:
             _active.remove(session)
 
 
 def active() -> Session | None:
     """That one. A forked child has none of its parent's."""
-    with _lock:
+    with lock:
         mine = {id(each.session) for key, each in _shared.items() if key[0] == os.getpid()}
         return next((session for session in reversed(_active) if id(session) in mine), None)
 
 
 def leave(session: Session, reason: str = "") -> None:
     """The last one who leaves takes the worker out of the job. Without a reason it is as `ends` said."""
-    with _lock:
+    with lock:
         key, known = next((each for each in _shared.items() if each[1].session is session), (None, None))
         if key is None or known is None or key[0] != os.getpid():  # a forked child's parent is still there
             return
@@ -125,11 +125,11 @@ def ends(reason: str, *, died: bool = False) -> None:
 
 def _own() -> list[Session]:
     """A forked child has none of its parent's."""
-    with _lock:
+    with lock:
         return [each.session for key, each in _shared.items() if key[0] == os.getpid()]
 
 
-def _leave_all() -> None:
+def leave_all() -> None:
     """Python ends. What is not known to have ended well is left to the helper, which tells that the process is gone."""
     for session in _own():
         why = _parting(session)
@@ -147,7 +147,7 @@ def _parting(session: Session) -> Parting:
     return session.parting if session.parting.reason or is_another_pythons else Parting(ENDED)
 
 
-background.at_the_end(_leave_all)
+background.at_the_end(leave_all)
 
 
 def _key(url: str, who: Who) -> tuple[int, str, str, str]:

@@ -1,15 +1,15 @@
 """Waiting for what others have to do first: it is asked for again and again, told of now and then, and not for ever."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from strata.errors import RankFailed, StrataError
+from strata.logs import get_logger
 from strata.session.session import Session, will_pass
 
-logger = logging.getLogger("strata.session")
+logger = get_logger("strata.session")
 
 PAUSE_SECONDS = 0.2, 1.0
 """Between questions: at first, and at most."""

@@ -13,14 +13,14 @@ from pathlib import Path
 LOOK_SECONDS = 0.25
 """Between two looks at a process whose death nobody tells of."""
 
-_PROC = Path("/proc/self/stat")
+PROC = Path("/proc/self/stat")
 _DEAD = ("", "Z", "X")
 _HALTED = ("T", "t")
 
 
 def started_at(pid: int) -> int | None:
     """In the machine's own count, which tells a process from a later one of the same number; None: it is not told."""
-    return _stat(pid)[1] if _PROC.exists() else None
+    return _stat(pid)[1] if PROC.exists() else None
 
 
 class Watched:
@@ -67,7 +67,7 @@ class Watched:
 
 
 def _stat(pid: int) -> tuple[str, int | None]:
-    if not _PROC.exists():
+    if not PROC.exists():
         return _ps(pid), None
     try:
         # The name in parentheses may hold anything, parentheses too.

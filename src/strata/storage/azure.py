@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from strata.core.ids import check_texts
 from strata.errors import InvalidInput
 from strata.storage.backend import StorageOptions
 from strata.storage.objectstore import ObjectStorage
@@ -35,6 +36,7 @@ class AzureStorage(ObjectStorage):
         endpoint: str | None = None,
         options: StorageOptions | None = None,
     ) -> None:
+        check_texts(account=account, account_key=account_key, endpoint=endpoint)
         said = _connection_string(os.environ.get("AZURE_STORAGE_CONNECTION_STRING", ""))
         name = account or said.get("AccountName") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
         if not name:
@@ -57,7 +59,7 @@ class AzureStorage(ObjectStorage):
             client["client_options"]["allow_http"] = bool(where and where.startswith("http://"))
             return obstore.store.AzureStore(container, **given, **client)
 
-        super().__init__(f"az://{container}", prefix, make, options or StorageOptions())
+        super().__init__(f"az://{container}", prefix, make, options)
 
 
 def _connection_string(text: str) -> dict[str, str]:

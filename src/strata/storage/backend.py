@@ -7,11 +7,13 @@ happened whole or not at all, whatever dies meanwhile, and is durable once it re
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
+from strata.core.ids import check_callable, check_seconds
 from strata.errors import InvalidInput
 
 Data: TypeAlias = Buffer | NDArray[Any]
@@ -60,8 +62,7 @@ class StorageOptions:
 
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "connect_seconds", "retry_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} must be above 0, not {getattr(self, name)!r}")
+            check_seconds(getattr(self, name), name)
         for name, least in (("retries", 0), ("part_bytes", 5 * MIB), ("concurrency", 2)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -196,6 +197,8 @@ def byte_view(data: Data) -> memoryview:
 
 def checked_targets(start: int, targets: Iterable[Data]) -> list[memoryview]:
     """Their bytes; InvalidInput for memory that cannot be written, and for a place that no object has."""
+    if not isinstance(targets, Iterable):
+        raise InvalidInput(f"targets must be a list of buffers, not {type(targets).__name__}")
     views = [byte_view(target) for target in targets]
     checked_ranges([(start, sum(view.nbytes for view in views))])
     for view in views:
@@ -206,10 +209,17 @@ def checked_targets(start: int, targets: Iterable[Data]) -> list[memoryview]:
 
 def checked_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """InvalidInput for a range that no object could have."""
-    found = [*ranges]
+    try:
+        found = [(start, length) for start, length in ranges]
+    except (TypeError, ValueError):
+        raise InvalidInput(f"ranges must be pairs of a start and a length, not {ranges!r}") from None
     for start, length in found:
+        numbers: tuple[tuple[Any, str], ...] = (start, "start"), (length, "length")
+        for value, what in numbers:
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise InvalidInput(f"{what} must be an integer, not {type(value).__name__} ({value!r})")
         if start < 0 or length < 0 or start + length > MOST_BYTES:
-            raise InvalidInput(f"no object has such a range: {length} bytes from {start}")
+            raise InvalidInput(f"no object has such a range: {length} bytes (length) from {start} (start)")
     return found
 
 
@@ -217,4 +227,11 @@ def checked_keys(paths: Iterable[str]) -> list[str]:
     """InvalidInput for a single string, whose letters would be taken for keys."""
     if isinstance(paths, str):
         raise InvalidInput(f"paths must be several keys, not the one string {paths!r}: put it in a list")
+    if not isinstance(paths, Iterable):
+        raise InvalidInput(f"paths must be several keys, not {type(paths).__name__}")
     return [*paths]
+
+
+def checked_progress(progress: Progress | None) -> Progress | None:
+    """InvalidInput for what cannot be called: before anything is done."""
+    return None if progress is None else check_callable(progress, "progress")

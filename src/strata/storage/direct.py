@@ -99,7 +99,7 @@ class FileSink:
     """A new, empty file that is filled from the front. Not safe between threads."""
 
     def __init__(self, fd: int, *, direct: bool) -> None:
-        self.direct = direct and bool(O_DIRECT) and _set_direct(fd, True)
+        self.direct = direct and bool(O_DIRECT) and set_direct(fd, True)
         self.refused = direct and not self.direct
         self.size = 0
         self._fd = fd
@@ -221,7 +221,7 @@ class FileSink:
             if error.errno != errno.EINVAL:
                 raise
             # It took the flag and now refuses the write: some filesystems do. Nothing was written.
-            _set_direct(self._fd, False)
+            set_direct(self._fd, False)
             self.direct, self.refused = False, True
             written = 0
         finally:
@@ -237,7 +237,7 @@ class FileSink:
         if self.direct and written % ALIGNMENT == 0:
             self._put(block[written:], offset + written, tick)
             return
-        _set_direct(self._fd, False)
+        set_direct(self._fd, False)
         self.direct = False
         self._plain(block.data[written:], offset + written, tick)
 
@@ -281,13 +281,13 @@ def read_scattered(fd: int, targets: Iterable[memoryview], offset: int, tick: Ti
     """
     left, done = deque(targets), 0
     size = sum(map(len, left))
-    if size >= DIRECT_FROM_BYTES and _is_cold(fd, offset, size) and _set_direct(fd, True):
+    if size >= DIRECT_FROM_BYTES and _is_cold(fd, offset, size) and set_direct(fd, True):
         try:
-            return _read_direct(fd, left, offset, tick)
+            return read_direct(fd, left, offset, tick)
         except OSError as error:
             if error.errno != errno.EINVAL:  # the filesystem only said that it could
                 raise
-        _set_direct(fd, False)
+        set_direct(fd, False)
     while left:
         some, size = [], 0
         for view in islice(left, PIECES_AT_ONCE):
@@ -324,7 +324,7 @@ def _is_cold(fd: int, offset: int, size: int) -> bool:
     return False
 
 
-def _read_direct(fd: int, targets: Iterable[memoryview], offset: int, tick: Tick) -> int:
+def read_direct(fd: int, targets: Iterable[memoryview], offset: int, tick: Tick) -> int:
     """In whole blocks, by way of a window: neither the memory nor the place in the file need be aligned."""
     views, window = list(targets), _windows.take()
     wanted, done = sum(map(len, views)), 0
@@ -419,7 +419,7 @@ def _read_many_at(fd: int, views: list[memoryview], offset: int) -> int:
     return os.preadv(fd, views, offset) if hasattr(os, "preadv") else _read_at(fd, views[0], offset)
 
 
-def _set_direct(fd: int, direct: bool) -> bool:
+def set_direct(fd: int, direct: bool) -> bool:
     """Whether the file now is as asked for; a filesystem may not know O_DIRECT."""
     if fcntl is None:
         return not direct

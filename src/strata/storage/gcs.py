@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any
 
+from strata.core.ids import check_texts
 from strata.storage.backend import StorageOptions
 from strata.storage.objectstore import ObjectStorage
 
@@ -34,6 +35,7 @@ class GCSStorage(ObjectStorage):
         service_account_path: str | None = None,
         options: StorageOptions | None = None,
     ) -> None:
+        check_texts(endpoint=endpoint, service_account_path=service_account_path)
         emulator = endpoint or os.environ.get("STORAGE_EMULATOR_HOST")
         settings: dict[str, Any] = {}
         if emulator:
@@ -47,4 +49,4 @@ class GCSStorage(ObjectStorage):
             client["client_options"]["allow_http"] = bool(emulator)
             return obstore.store.GCSStore(bucket, **settings, **client)
 
-        super().__init__(f"gs://{bucket}", prefix, make, options or StorageOptions())
+        super().__init__(f"gs://{bucket}", prefix, make, options)

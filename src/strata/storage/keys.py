@@ -35,7 +35,7 @@ def check_key(key: object) -> str:
 
 def check_prefix(prefix: object) -> str:
     """A folder to list: "" for everything, else a key that may end in one slash. Returned without it."""
-    if prefix == "":
+    if isinstance(prefix, str) and not prefix:
         return ""
     return check_key(prefix.removesuffix("/") if isinstance(prefix, str) else prefix)
 

@@ -22,6 +22,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from strata.core.ids import check_instance, check_path, check_texts
 from strata.errors import (
     AccessDenied,
     InvalidInput,
@@ -81,10 +82,9 @@ class LocalStorage:
     """The folder `root`, made by the first write if it is not there."""
 
     def __init__(self, root: str | os.PathLike[str], *, options: StorageOptions | None = None) -> None:
-        given: object = os.fspath(root)
-        if not isinstance(given, str) or not given or "\0" in given:
-            raise InvalidInput(f"root must be the path of a folder, not {given!r}")
-        self.options = options or StorageOptions()
+        given = check_path(root, "root")
+        check_instance(options, StorageOptions, "options")
+        self.options = StorageOptions() if options is None else options
         self._root = os.path.realpath(Path(given).expanduser())
         self._staging = os.path.join(self._root, STAGING)
         self._tree = Tree(self._root)
@@ -116,6 +116,7 @@ class LocalStorage:
         await self.run(path, "write", lambda job: self._write(path, view, job, self._link))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        check_texts(version=version)
         view = byte_view(data)
         made = ""
 
@@ -158,6 +159,7 @@ class LocalStorage:
         self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
     ) -> list[memoryview]:
         wanted = checked_ranges(ranges)
+        check_texts(version=version)
         return await self.run(path, "read", lambda job: self._read(path, wanted, job, version))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
@@ -272,7 +274,12 @@ class LocalStorage:
             elif isinstance(error, asyncio.CancelledError):
                 await asyncio.wait({future}, timeout=self.options.timeout_seconds)
             raise
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            del (
+                future
+            )  # its error refers to this frame, and would keep the storage for as long as that is not collected
 
     def _hangs(self, key: str, doing: str) -> StorageUnavailable:
         return StorageUnavailable(

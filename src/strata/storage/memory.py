@@ -6,8 +6,18 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Self
 
+from strata.core.ids import check_instance, check_texts
 from strata.errors import ObjectCorrupt, ObjectNotFound
-from strata.storage.backend import Data, ObjectInfo, Progress, byte_view, checked_keys, checked_ranges, checked_targets
+from strata.storage.backend import (
+    Data,
+    ObjectInfo,
+    Progress,
+    byte_view,
+    checked_keys,
+    checked_progress,
+    checked_ranges,
+    checked_targets,
+)
 from strata.storage.keys import check_key, check_prefix, join
 from strata.storage.refusals import changed_meanwhile, exists_already, was_closed, writer_ended
 
@@ -41,7 +51,8 @@ class MemoryStorage:
     """A storage that forgets everything with the process."""
 
     def __init__(self, *, space: Space | None = None, prefix: str = "", name: str = "") -> None:
-        self._space = space or Space()
+        check_instance(space, Space, "space")
+        self.space = Space() if space is None else space
         self._prefix = check_prefix(prefix)
         self._name = name
         self._closed = False
@@ -54,29 +65,29 @@ class MemoryStorage:
         return f"memory://{join(self._name, self._prefix) if self._prefix else self._name}"
 
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
-        view = byte_view(data)
-        with self._space.lock:
+        view, progress = byte_view(data), checked_progress(progress)
+        with self.space.lock:
             self._put(self._key(path), bytes(view))
         if progress:
             progress(view.nbytes)
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        data = self._get(path).data
+        data, progress = self._get(path).data, checked_progress(progress)
         if progress:
             progress(len(data))
         return data
 
     async def exists(self, path: str) -> bool:
-        return self._key(path) in self._space.objects
+        return self._key(path) in self.space.objects
 
     async def delete(self, path: str) -> None:
-        with self._space.lock:
-            self._space.objects.pop(self._key(path), None)
+        with self.space.lock:
+            self.space.objects.pop(self._key(path), None)
 
     async def delete_many(self, paths: Iterable[str]) -> None:
         for key in [self._key(path) for path in checked_keys(paths)]:
-            with self._space.lock:
-                self._space.objects.pop(key, None)
+            with self.space.lock:
+                self.space.objects.pop(key, None)
 
     async def size(self, path: str) -> int:
         return len(self._get(path).data)
@@ -88,6 +99,7 @@ class MemoryStorage:
     async def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
     ) -> list[memoryview]:
+        check_texts(version=version)
         ranges, found = checked_ranges(ranges), self._get(path)
         if version not in (None, str(found.version)):
             raise changed_meanwhile(self.url, path)
@@ -125,8 +137,8 @@ class MemoryStorage:
 
     async def put_if_absent(self, path: str, data: Data) -> None:
         key, view = self._key(path), byte_view(data)
-        with self._space.lock:
-            if key in self._space.objects:
+        with self.space.lock:
+            if key in self.space.objects:
                 raise exists_already(self.url, path)
             self._put(key, bytes(view))
 
@@ -138,9 +150,10 @@ class MemoryStorage:
         return str(self._get(path).version)
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        check_texts(version=version)
         key, view = self._key(path), byte_view(data)
-        with self._space.lock:
-            now = self._space.objects.get(key)
+        with self.space.lock:
+            now = self.space.objects.get(key)
             if (None if now is None else str(now.version)) != version:
                 raise changed_meanwhile(self.url, path)
             return str(self._put(key, bytes(view)))
@@ -174,22 +187,23 @@ class MemoryStorage:
             raise was_closed(self.url, path)
 
     def _get(self, path: str) -> _Stored:
-        stored = self._space.objects.get(self._key(path))
+        stored = self.space.objects.get(self._key(path))
         if stored is None:
             raise ObjectNotFound(f"there is no {path!r} in {self.url}", storage=self.url, key=path)
         return stored
 
     def _put(self, key: str, data: bytes) -> int:
-        self._space.versions += 1
-        self._space.objects[key] = _Stored(data, self._space.versions, time.time())
-        return self._space.versions
+        self.space.versions += 1
+        self.space.objects[key] = _Stored(data, self.space.versions, time.time())
+        return self.space.versions
 
     def _under(self, prefix: str) -> Iterator[tuple[str, _Stored]]:
         self._check_open(prefix)
-        folder = join(self._prefix, check_prefix(prefix)) if prefix != "" else self._prefix
+        wanted = check_prefix(prefix)
+        folder = join(self._prefix, wanted) if wanted else self._prefix
         start = f"{folder}/" if folder else ""
-        with self._space.lock:
-            found = sorted((key, stored) for key, stored in self._space.objects.items() if key.startswith(start))
+        with self.space.lock:
+            found = sorted((key, stored) for key, stored in self.space.objects.items() if key.startswith(start))
         own = len(self._prefix) + 1 if self._prefix else 0
         return ((key[own:], stored) for key, stored in found)
 
@@ -198,7 +212,7 @@ class _MemoryWriter:
     def __init__(self, storage: MemoryStorage, path: str, progress: Progress | None) -> None:
         self._storage = storage
         self._path = path
-        self._progress = progress
+        self._progress = checked_progress(progress)
         self._pieces: list[bytes] | None = []
         self._done = 0
 

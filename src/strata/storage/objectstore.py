@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import numpy as np
 
+from strata.core.ids import check_instance, check_texts
 from strata.errors import (
     InvalidInput,
     ObjectCorrupt,
@@ -33,6 +34,7 @@ from strata.storage.backend import (
     StorageOptions,
     byte_view,
     checked_keys,
+    checked_progress,
     checked_ranges,
     checked_targets,
 )
@@ -59,8 +61,11 @@ class ObjectStorage:
     hints: Hints = ()
     """What to do about an error, by a pattern of its words."""
 
-    def __init__(self, url: str, prefix: str, make: Callable[[Any, dict[str, Any]], Any], options: StorageOptions):
-        self.options = options
+    def __init__(
+        self, url: str, prefix: str, make: Callable[[Any, dict[str, Any]], Any], options: StorageOptions | None
+    ):
+        check_instance(options, StorageOptions, "options")
+        self.options = StorageOptions() if options is None else options
         self._prefix = check_prefix(prefix)
         self._url = join(url, self._prefix) if self._prefix else url
         self._make = make
@@ -83,6 +88,7 @@ class ObjectStorage:
         return self.options.part_bytes * self.options.concurrency
 
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
+        checked_progress(progress)
         key, view = self._key(path), byte_view(data)
         if view.nbytes <= self.options.part_bytes:
             with self.told(path, "write"):
@@ -135,6 +141,7 @@ class ObjectStorage:
         return _version(await self._head(path))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
+        check_texts(version=version)
         try:
             mode = "create" if version is None else msgspec.json.decode(version, type=dict[str, str])
         except msgspec.DecodeError:
@@ -171,6 +178,7 @@ class ObjectStorage:
             return None, ""
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
+        checked_progress(progress)
         return await self._of_one_version(path, lambda: self._read_whole(path, progress))
 
     async def _read_whole(self, path: str, progress: Progress | None) -> bytes:
@@ -207,6 +215,7 @@ class ObjectStorage:
         self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
     ) -> list[memoryview]:
         ranges = checked_ranges(ranges)
+        check_texts(version=version)
         part = self.options.part_bytes
         pieces = [
             [(at, min(part, start + length - at)) for at in range(start, start + length, part)]

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from strata.core.ids import check_texts
 from strata.errors import InvalidInput
 from strata.storage.backend import StorageOptions
 from strata.storage.objectstore import ObjectStorage
@@ -49,6 +50,8 @@ class S3Storage(ObjectStorage):
         session_token: str | None = None,
         options: StorageOptions | None = None,
     ) -> None:
+        check_texts(region=region, endpoint=endpoint, access_key_id=access_key_id)
+        check_texts(secret_access_key=secret_access_key, session_token=session_token)
         where = endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if where and not where.startswith(("http://", "https://")):
             raise InvalidInput(f"the S3 endpoint must begin with http:// or https://, not {where!r}")
@@ -65,4 +68,4 @@ class S3Storage(ObjectStorage):
             client["client_options"]["allow_http"] = bool(where and where.startswith("http://"))
             return obstore.store.S3Store(bucket, **given, **client)
 
-        super().__init__(f"s3://{bucket}", prefix, make, options or StorageOptions())
+        super().__init__(f"s3://{bucket}", prefix, make, options)

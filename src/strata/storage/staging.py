@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from strata.errors import InvalidInput
 from strata.storage import filelock
-from strata.storage.backend import Data, Progress, byte_view
+from strata.storage.backend import Data, Progress, byte_view, checked_progress
 from strata.storage.direct import FileSink
 from strata.storage.refusals import has_a_hole, writer_ended
 
@@ -38,7 +38,7 @@ class Job:
         self._steps = 0
         self._done = 0
         self._pulse = pulse or Pulse()
-        self._progress = progress
+        self._progress = checked_progress(progress)
         self._lock = threading.Lock()
 
     def tick(self, count: int) -> None:
@@ -102,7 +102,7 @@ class LocalWriter:
     def __init__(self, storage: "LocalStorage", path: str, progress: Progress | None) -> None:
         self._storage = storage
         self._path = path
-        self._progress = progress
+        self._progress = checked_progress(progress)
         self._staged: Staged | None = None
         self._process = os.getpid()
         self._turn = asyncio.Lock()

@@ -2,10 +2,14 @@
 
 Python's own pools refuse work once the main thread has ended. A last checkpoint is often written just then, by a thread
 that the program still waits for; so this one goes on for as long as anybody gives it work.
+
+Invariant: a thread refers to the tasks and to nothing that refers to its pool. So a pool that is dropped is collected,
+and its threads end once they have done what they were given.
 """
 
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeAlias, TypeVar
@@ -26,6 +30,8 @@ class DaemonThreads(Executor):
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
         self._closed = False
+        # The end of the process ends them by itself; and a forked child has none of them.
+        weakref.finalize(self, _end, self._tasks, self._threads).atexit = False
 
     def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -35,7 +41,7 @@ class DaemonThreads(Executor):
             self._tasks.put((future, lambda: work(*args, **kwargs)))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 name = f"{self._name}_{len(self._threads)}"
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                thread = threading.Thread(target=_run, args=(self._tasks, self._idle), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
         return future
@@ -45,22 +51,28 @@ class DaemonThreads(Executor):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                for _ in self._threads:
-                    self._tasks.put(None)
+                _end(self._tasks, self._threads)
         if wait:
             for thread in self._threads:
                 thread.join()
 
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            future, work = task
-            if future.set_running_or_notify_cancel():
-                try:
-                    result = work()
-                except BaseException as error:  # noqa: BLE001  whoever waits for the future gets it
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-                    del result
-            del task, future, work
-            self._idle.release()
+
+def _run(tasks: "SimpleQueue[_Task | None]", idle: threading.Semaphore) -> None:
+    while (task := tasks.get()) is not None:
+        future, work = task
+        if future.set_running_or_notify_cancel():
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001  whoever waits for the future gets it
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+                del result
+        del task, future, work
+        idle.release()
+
+
+def _end(tasks: "SimpleQueue[_Task | None]", threads: Sequence[threading.Thread]) -> None:
+    """It may be called by the garbage collector, in the middle of anything: it waits for nothing."""
+    for _ in threads:
+        tasks.put(None)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from strata.core.ids import check_text
 from strata.errors import InvalidInput
 from strata.storage.azure import AzureStorage
 from strata.storage.backend import StorageBackend, StorageOptions
@@ -44,7 +45,9 @@ def open_storage(
     if options is not None and not isinstance(options, StorageOptions):
         raise InvalidInput(f"options must be StorageOptions(...), not {type(options).__name__}")
     if url is not None and not isinstance(url, str | os.PathLike):
-        raise InvalidInput(f"a storage's URL must be text or a path, not {type(url).__name__}")
+        raise InvalidInput(f"the URL of a storage (url) must be text or a path, not {type(url).__name__}")
+    if backend is not None:
+        check_text(backend, "backend")
     return _open(locate(None if url is None else os.fspath(url), backend, os.environ), options or StorageOptions())
 
 
@@ -73,6 +76,11 @@ def locate(url: str | None, backend: str | None, environment: Mapping[str, str])
             f"which bucket? Set CHECKPOINT_BUCKET, or give a URL such as {scheme}://my-bucket/{(url or '').strip('/')}"
         )
     return Location(scheme, bucket, (url or "").strip("/"))
+
+
+def is_default(url: object, backend: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether nobody said where: then it is a folder that a restart of the machine may clear."""
+    return url is None and locate(None, backend, environment) == Location("file", "", DEFAULT_PATH)
 
 
 def split_object_url(url: str) -> tuple[str, str]:

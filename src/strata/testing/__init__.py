@@ -1,25 +1,50 @@
-"""What Strata ships for testing: the simulation of a whole cluster, and the suite and the faults for storages."""
+"""What Strata ships for testing: the simulation of a whole cluster, and the suite and the faults for storages.
 
+`manager_seam` is for Strata's own tests: it reaches into a `CheckpointManager`, and promises nothing to anybody else.
+
+Each name is imported from its home on first use: the suite needs pytest, which a simulation does not.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from strata.testing.simulation import Plan, Result, Simulation, simulate
+__all__ = [
+    "Call",
+    "Chaos",
+    "Fault",
+    "Faults",
+    "FaultyStorage",
+    "Outcome",
+    "Plan",
+    "Result",
+    "Simulation",
+    "StorageTests",
+    "simulate",
+]
+
+_HOMES = {
+    "Call": "faulty",
+    "Chaos": "simulation",
+    "Fault": "simulation",
+    "Faults": "faulty",
+    "FaultyStorage": "faulty",
+    "Outcome": "faulty",
+    "Plan": "simulation",
+    "Result": "simulation",
+    "Simulation": "simulation",
+    "StorageTests": "storage",
+    "simulate": "simulation",
+}
 
 if TYPE_CHECKING:
-    from strata.testing.faulty import Faults, FaultyStorage
+    from strata.testing.faulty import Call, Faults, FaultyStorage, Outcome
+    from strata.testing.simulation import Chaos, Fault, Plan, Result, Simulation, simulate
     from strata.testing.storage import StorageTests
-else:
-    # The suite needs pytest, which a simulation does not.
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
-
-        homes = {
-            "FaultyStorage": "strata.testing.faulty",
-            "Faults": "strata.testing.faulty",
-            "StorageTests": "strata.testing.storage",
-        }
-        if name not in homes:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
 
 
-__all__ = ["Faults", "FaultyStorage", "Plan", "Result", "Simulation", "StorageTests", "simulate"]
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = found
+    return found

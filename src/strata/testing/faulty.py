@@ -12,12 +12,36 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from strata.errors import InvalidInput, StorageUnavailable
+from strata.errors import InvalidInput, StorageError, StorageUnavailable
 from strata.storage.backend import Data, ObjectInfo, Progress, StorageBackend, StorageWriter, byte_view, checked_keys
 
 T = TypeVar("T")
 
 Outcome: TypeAlias = Literal["done", "before", "after", "partial", "stuck"]
+
+
+OPERATIONS = frozenset(
+    (
+        "write",
+        "read",
+        "exists",
+        "delete",
+        "delete_many",
+        "size",
+        "read_range",
+        "read_ranges",
+        "read_into",
+        "list_all",
+        "list_folder",
+        "put_if_absent",
+        "read_versioned",
+        "version",
+        "compare_and_swap",
+        "writer.write",
+        "writer.commit",
+    )
+)
+"""All that can fail. `writer` is what `open_writer` gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +53,7 @@ class Faults:
     partial: a stream fails after half of a piece, `delete_many` after half of its paths; other calls as `before`.
     stuck: the call does not return until `release()`; then it is done.
     latency_seconds: every call takes up to this much longer.
-    only: the names of the methods this is about; none means all.
+    only: the `OPERATIONS` that this is about; none means all.
     """
 
     before: float = 0.0
@@ -43,6 +67,8 @@ class Faults:
         shares = (self.before, self.after, self.partial, self.stuck)
         if min(shares) < 0 or sum(shares) > 1:
             raise InvalidInput(f"the shares of faults must be at least 0 and together at most 1, not {shares}")
+        for operation in self.only:
+            _check_operation(operation)
 
 
 class Call(NamedTuple):
@@ -54,7 +80,10 @@ class Call(NamedTuple):
 
 
 class FaultyStorage:
-    """Wraps any storage. `calls` tells afterwards what happened."""
+    """Wraps any storage. `calls` tells what became of each call so far; `made`, how often each method was called.
+
+    A subclass may decide otherwise in `draw`, do more around each call in `call`, and raise another error in `fault`.
+    """
 
     def __init__(self, inner: StorageBackend, seed: int = 0, faults: Faults | None = None) -> None:
         self.inner = inner
@@ -63,12 +92,13 @@ class FaultyStorage:
         self.calls: list[Call] = []
         self._counts: Counter[tuple[str, str]] = Counter()
         self._planned: dict[tuple[str, int], Outcome] = {}
-        self._made: Counter[str] = Counter()
+        self.made: Counter[str] = Counter()
         self._stuck: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._released = False
 
     def fail(self, operation: str, call: int, outcome: Outcome = "before") -> None:
         """The so-maniest call of that method, counted from 1, ends like this."""
+        _check_operation(operation)
         self._planned[operation, call] = outcome
 
     def release(self) -> None:
@@ -80,25 +110,30 @@ class FaultyStorage:
                 loop.call_soon_threadsafe(event.set)
 
     @property
+    def stuck(self) -> int:
+        """How many calls do not return at the moment."""
+        return len(self._stuck)
+
+    @property
     def url(self) -> str:
         return self.inner.url
 
     async def write(self, path: str, data: Data, *, progress: Progress | None = None) -> None:
-        await self._call("write", path, lambda: self.inner.write(path, data, progress=progress))
+        await self.call("write", path, lambda: self.inner.write(path, data, progress=progress))
 
     async def read(self, path: str, *, progress: Progress | None = None) -> bytes:
-        return await self._call("read", path, lambda: self.inner.read(path, progress=progress))
+        return await self.call("read", path, lambda: self.inner.read(path, progress=progress))
 
     async def exists(self, path: str) -> bool:
-        return await self._call("exists", path, lambda: self.inner.exists(path))
+        return await self.call("exists", path, lambda: self.inner.exists(path))
 
     async def delete(self, path: str) -> None:
-        await self._call("delete", path, lambda: self.inner.delete(path))
+        await self.call("delete", path, lambda: self.inner.delete(path))
 
     async def delete_many(self, paths: Iterable[str]) -> None:
         wanted = checked_keys(paths)
         half = wanted[: len(wanted) // 2]
-        await self._call(
+        await self.call(
             "delete_many",
             wanted[0] if wanted else "",
             lambda: self.inner.delete_many(wanted),
@@ -106,40 +141,40 @@ class FaultyStorage:
         )
 
     async def size(self, path: str) -> int:
-        return await self._call("size", path, lambda: self.inner.size(path))
+        return await self.call("size", path, lambda: self.inner.size(path))
 
     async def read_range(self, path: str, start: int, length: int) -> memoryview:
-        return await self._call("read_range", path, lambda: self.inner.read_range(path, start, length))
+        return await self.call("read_range", path, lambda: self.inner.read_range(path, start, length))
 
     async def read_ranges(
         self, path: str, ranges: Sequence[tuple[int, int]], *, version: str | None = None
     ) -> list[memoryview]:
-        return await self._call("read_ranges", path, lambda: self.inner.read_ranges(path, ranges, version=version))
+        return await self.call("read_ranges", path, lambda: self.inner.read_ranges(path, ranges, version=version))
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
-        await self._call("read_into", path, lambda: self.inner.read_into(path, start, targets))
+        await self.call("read_into", path, lambda: self.inner.read_into(path, start, targets))
 
     async def list_all(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        await self._call("list_all", prefix, _nothing)
+        await self.call("list_all", prefix, _nothing)
         async for entry in self.inner.list_all(prefix):
             yield entry
 
     async def list_folder(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        await self._call("list_folder", prefix, _nothing)
+        await self.call("list_folder", prefix, _nothing)
         async for entry in self.inner.list_folder(prefix):
             yield entry
 
     async def put_if_absent(self, path: str, data: Data) -> None:
-        await self._call("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+        await self.call("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
 
     async def read_versioned(self, path: str) -> tuple[bytes, str]:
-        return await self._call("read_versioned", path, lambda: self.inner.read_versioned(path))
+        return await self.call("read_versioned", path, lambda: self.inner.read_versioned(path))
 
     async def version(self, path: str) -> str:
-        return await self._call("version", path, lambda: self.inner.version(path))
+        return await self.call("version", path, lambda: self.inner.version(path))
 
     async def compare_and_swap(self, path: str, data: Data, version: str | None) -> str:
-        return await self._call("compare_and_swap", path, lambda: self.inner.compare_and_swap(path, data, version))
+        return await self.call("compare_and_swap", path, lambda: self.inner.compare_and_swap(path, data, version))
 
     @asynccontextmanager
     async def open_writer(
@@ -160,33 +195,35 @@ class FaultyStorage:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _call(
+    async def call(
         self,
         operation: str,
         path: str,
         whole: Callable[[], Awaitable[T]],
         half: Callable[[], Awaitable[object]] | None = None,
     ) -> T:
-        outcome, late = self._draw(operation, path)
+        """Each call of a method passes here. `whole` does it, `half` a part of it."""
+        outcome, late = self.draw(operation, path)
         self.calls.append(Call(operation, path, outcome))
         if late:
             await asyncio.sleep(late)
         if outcome == "stuck":
             await self._wait_for_release()
         if outcome == "before" or (outcome == "partial" and half is None):
-            raise self._fault(operation, path)
+            raise self.fault(operation, path)
         if outcome == "partial" and half is not None:
             await half()
-            raise self._fault(operation, path)
+            raise self.fault(operation, path)
         result = await whole()
         if outcome == "after":
-            raise self._fault(operation, path)
+            raise self.fault(operation, path)
         return result
 
-    def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
-        self._made[operation] += 1
+    def draw(self, operation: str, path: str) -> tuple[Outcome, float]:
+        """What becomes of this call, and by how many seconds it is late."""
+        self.made[operation] += 1
         self._counts[operation, path] += 1
-        planned = self._planned.get((operation, self._made[operation]))
+        planned = self._planned.get((operation, self.made[operation]))
         faults = self.faults
         if planned is not None or (faults.only and operation not in faults.only):
             return planned or "done", 0.0
@@ -215,7 +252,8 @@ class FaultyStorage:
                 if mine in self._stuck:
                     self._stuck.remove(mine)
 
-    def _fault(self, operation: str, path: str) -> StorageUnavailable:
+    def fault(self, operation: str, path: str) -> StorageError:
+        """What a call that fails raises."""
         return StorageUnavailable(f"{operation} of {path!r} failed on purpose", storage=self.url, key=path)
 
 
@@ -229,18 +267,24 @@ class _FaultyWriter:
     async def write(self, data: Data) -> None:
         view = byte_view(data)
         half = view[: len(view) // 2]
-        await self._storage._call(
+        await self._storage.call(
             "writer.write", self._path, lambda: self._writer.write(data), lambda: self._writer.write(half)
         )
 
     async def commit(self) -> None:
         if not self._ended:
-            await self._storage._call("writer.commit", self._path, self._writer.commit)
+            await self._storage.call("writer.commit", self._path, self._writer.commit)
             self._ended = True
 
     async def abort(self) -> None:
         self._ended = True
         await self._writer.abort()
+
+
+def _check_operation(operation: str) -> None:
+    """A fault that never comes would test nothing."""
+    if operation not in OPERATIONS:
+        raise InvalidInput(f"a storage has no operation {operation!r}: it has {', '.join(sorted(OPERATIONS))}")
 
 
 async def _nothing() -> None:

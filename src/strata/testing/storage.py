@@ -99,7 +99,7 @@ class StorageTests:
         """More than two parts, and no whole number of blocks."""
         return _large()
 
-    def _needs_conditions(self) -> None:
+    def needs_conditions(self) -> None:
         if not self.enforces_conditions:
             pytest.skip("this test server does not enforce conditional writes")
 
@@ -343,7 +343,7 @@ class StorageTests:
     def test_put_if_absent_does_not_replace(self, store: BlockingStorage) -> None:
         store.put_if_absent("a/b", b"first")
         assert store.read("a/b") == b"first"
-        self._needs_conditions()
+        self.needs_conditions()
         with pytest.raises(ObjectExists) as raised:
             store.put_if_absent("a/b", b"second")
         assert raised.value.key == "a/b"
@@ -357,7 +357,7 @@ class StorageTests:
 
     @pytest.mark.parametrize("same", [True, False], ids=["equal bytes", "different bytes"])
     def test_of_racing_writers_one_wins(self, store: BlockingStorage, same: bool) -> None:
-        self._needs_conditions()
+        self.needs_conditions()
         for round_number in range(5):
             start = threading.Barrier(RACERS)
 
@@ -378,7 +378,7 @@ class StorageTests:
     def test_compare_and_swap(self, store: BlockingStorage) -> None:
         first = store.compare_and_swap("a", b"1", None)
         assert store.read_versioned("a") == (b"1", first)
-        self._needs_conditions()
+        self.needs_conditions()
         second = store.compare_and_swap("a", b"2", first)
         assert second != first
         for stale in (first, None):
@@ -395,7 +395,7 @@ class StorageTests:
         assert not store.exists("a")
 
     def test_swaps_do_not_overwrite_each_other(self, store: BlockingStorage) -> None:
-        self._needs_conditions()
+        self.needs_conditions()
         store.write("counter", b"0")
 
         def count(times: int) -> None:

@@ -1,4 +1,4 @@
-"""For PyTorch. `import strata` does not import torch; this package does.
+"""For PyTorch. `import strata` does not import torch; this package does, and says what to install without it.
 
 names          what a tensor is called, whatever the model is wrapped in
 modules        models, and averages of them: filled in place
@@ -8,6 +8,14 @@ objects        anything with state_dict and load_state_dict
 rng            generators of random numbers
 train_state    all of it together
 """
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    advice = "strata.torch needs torch: pip install 'strata-runtime[torch]'"
+    raise ModuleNotFoundError(advice, name="torch") from missing
 
 from strata.torch.train_state import TrainState
 

@@ -1,12 +1,12 @@
 """How a checkpoint is loaded into the components of a run: first a plan for all of them, then each in its turn."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from strata.checkpoint.names import below
 from strata.checkpoint.stateful import ArraySpec, Outline, Plan, lies_under
 from strata.errors import CheckpointMismatch, InvalidInput
+from strata.logs import get_logger
 from strata.texts import some_of
 from strata.torch.components import ABSENT, Component, Fit, Found, Origin
 from strata.torch.modules import ModuleState
@@ -15,7 +15,7 @@ from strata.torch.objects import ObjectState
 from strata.torch.optimizers import OptimizerState
 from strata.torch.paths import Path, at, name_of
 
-logger = logging.getLogger("strata.torch")
+logger = get_logger("strata.torch")
 
 FORMAT = 1
 ABOUT = "train_state"

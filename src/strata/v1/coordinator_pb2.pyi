@@ -309,7 +309,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples", "fingerprint", "columns")
+    __slots__ = ("dataset_id", "version", "epoch", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "consumed_samples", "fingerprint", "columns", "left_out_samples")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -324,6 +324,7 @@ class Dataset(_message.Message):
     CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     version: int
     epoch: int
@@ -338,7 +339,8 @@ class Dataset(_message.Message):
     consumed_samples: int
     fingerprint: str
     columns: str
-    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., columns: _Optional[str] = ...) -> None: ...
+    left_out_samples: int
+    def __init__(self, dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., strategy: _Optional[str] = ..., order: _Optional[str] = ..., consumed_samples: _Optional[int] = ..., fingerprint: _Optional[str] = ..., columns: _Optional[str] = ..., left_out_samples: _Optional[int] = ...) -> None: ...
 
 class RegisterDatasetRequest(_message.Message):
     __slots__ = ("job_id", "dataset_id", "total_samples", "shard_size", "shuffle", "seed", "path", "format", "strategy", "order", "replaces_version", "fingerprint", "columns")
@@ -439,20 +441,22 @@ class GetLedgerResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., next_place: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., finished: _Optional[_Iterable[_Union[FinishedEpoch, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[ShardHolder, _Mapping]]] = ..., reading: _Optional[str] = ..., unproven_epochs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FinishedEpoch(_message.Message):
-    __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples", "reading")
+    __slots__ = ("version", "epoch", "total_samples", "consumed_samples", "reissued_samples", "reading", "left_out_samples")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     REISSUED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     total_samples: int
     consumed_samples: int
     reissued_samples: int
     reading: str
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., consumed_samples: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., reading: _Optional[str] = ...) -> None: ...
+    left_out_samples: int
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., total_samples: _Optional[int] = ..., consumed_samples: _Optional[int] = ..., reissued_samples: _Optional[int] = ..., reading: _Optional[str] = ..., left_out_samples: _Optional[int] = ...) -> None: ...
 
 class ShardHolder(_message.Message):
     __slots__ = ("rank", "worker_id", "shards", "giving_up")
@@ -641,7 +645,14 @@ class ReportProgressResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ReportBatchesRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "generation", "point", "through", "reading", "over", "joins")
+    __slots__ = ("job_id", "worker_id", "incarnation", "dataset_id", "version", "epoch", "generation", "point", "through", "reading", "over", "joins", "left_out")
+    class LeftOutEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -654,6 +665,7 @@ class ReportBatchesRequest(_message.Message):
     READING_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -666,15 +678,18 @@ class ReportBatchesRequest(_message.Message):
     reading: str
     over: bool
     joins: bool
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., through: _Optional[int] = ..., reading: _Optional[str] = ..., over: _Optional[bool] = ..., joins: _Optional[bool] = ...) -> None: ...
+    left_out: _containers.ScalarMap[int, int]
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., dataset_id: _Optional[str] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., generation: _Optional[int] = ..., point: _Optional[int] = ..., through: _Optional[int] = ..., reading: _Optional[str] = ..., over: _Optional[bool] = ..., joins: _Optional[bool] = ..., left_out: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class ReportBatchesResponse(_message.Message):
-    __slots__ = ("epoch", "absent")
+    __slots__ = ("epoch", "absent", "consumed_samples")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ABSENT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     absent: int
-    def __init__(self, epoch: _Optional[int] = ..., absent: _Optional[int] = ...) -> None: ...
+    consumed_samples: int
+    def __init__(self, epoch: _Optional[int] = ..., absent: _Optional[int] = ..., consumed_samples: _Optional[int] = ...) -> None: ...
 
 class AdvanceEpochRequest(_message.Message):
     __slots__ = ("job_id", "dataset_id", "from_epoch", "asked_by", "point")
@@ -697,16 +712,18 @@ class AdvanceEpochResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class DataPosition(_message.Message):
-    __slots__ = ("version", "epoch", "consumed", "reading")
+    __slots__ = ("version", "epoch", "consumed", "reading", "left_out_samples")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONSUMED_FIELD_NUMBER: _ClassVar[int]
     READING_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     consumed: Ranges
     reading: str
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., reading: _Optional[str] = ...) -> None: ...
+    left_out_samples: int
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., consumed: _Optional[_Union[Ranges, _Mapping]] = ..., reading: _Optional[str] = ..., left_out_samples: _Optional[int] = ...) -> None: ...
 
 class BeginCheckpointRequest(_message.Message):
     __slots__ = ("job_id", "worker_id", "incarnation", "step", "epoch", "generation", "references", "place", "skip")
@@ -1033,20 +1050,24 @@ class ReportRemovedResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RecoverRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "found", "insist")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "found", "insist", "since", "earlier")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     INSIST_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
     generation: int
     found: Found
     insist: bool
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ...) -> None: ...
+    since: int
+    earlier: _containers.RepeatedCompositeFieldContainer[Found]
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ..., since: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[Found, _Mapping]]] = ...) -> None: ...
 
 class Found(_message.Message):
     __slots__ = ("step", "epoch", "place", "positions")

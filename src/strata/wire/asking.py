@@ -41,7 +41,7 @@ class Asker:
             raise StrataError(
                 f"this was closed, so it cannot ask the coordinator at {self.where} any more: make another"
             )
-        request = request_for(method)(job_id=self.job, **fields)
+        request = request_for(method, job_id=self.job, **fields)
         try:
             return await self._channel.call(remote(method), request)
         except RpcError as error:

@@ -21,6 +21,7 @@ from strata.errors import (
     Superseded,
 )
 from strata.rpc.status import RpcError, Status
+from strata.texts import printable
 
 DOMAIN = "strata"
 MISSING_SENT = 16
@@ -54,7 +55,7 @@ def to_rpc(error: StrataError) -> RpcError:
         metadata["generation"] = str(error.generation)
     if isinstance(error, BarrierFailed):
         metadata["missing"] = json.dumps([name[:NAME_CHARS] for name in error.missing[:MISSING_SENT]])
-    message = str(error)[:MESSAGE_CHARS]
+    message = message_of(error)[:MESSAGE_CHARS]
     return RpcError(status, message, details=_details(status, message, error.code.upper(), metadata))
 
 
@@ -70,6 +71,11 @@ def _details(status: Status, message: str, reason: str, metadata: dict[str, str]
     return made
 
 
+def message_of(error: StrataError) -> str:
+    """Its words on one line: they may quote what a worker said."""
+    return printable(str(error))
+
+
 def reason_of(error: StrataError) -> str:
     """The name under which the error travels."""
     return error.code.upper()
@@ -78,14 +84,14 @@ def reason_of(error: StrataError) -> str:
 def from_rpc(error: RpcError) -> StrataError:
     """What the coordinator raised; the error itself if it was raised by nothing of Strata's."""
     reason, metadata = _info(error.details)
-    kind = _KINDS.get(reason)
+    kind, message = _KINDS.get(reason), printable(error.message)
     if kind is StaleGeneration:
-        return StaleGeneration(error.message, generation=int(metadata.get("generation", "0")))
+        return StaleGeneration(message, generation=int(metadata.get("generation", "0")))
     if kind is BarrierFailed:
-        return BarrierFailed(error.message, missing=json.loads(metadata.get("missing", "[]")))
+        return BarrierFailed(message, missing=json.loads(metadata.get("missing", "[]")))
     if kind is Refused:
-        return Refused(error.message, retry=metadata.get("retry") == "true")
-    return error if kind is None else kind(error.message)
+        return Refused(message, retry=metadata.get("retry") == "true")
+    return error if kind is None else kind(message)
 
 
 def _info(details: bytes) -> tuple[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from strata.core.ids import check_int
+from strata.core.ids import check_choice, check_int
 from strata.errors import InvalidInput
 
 Cause: TypeAlias = Literal["step", "data", "checkpoint", "barrier", "recovery"]
@@ -85,8 +85,7 @@ class Goodput:
 
     def enter(self, cause: Cause, now: float) -> None:
         """From now on time goes to this cause, until it is left or another is entered within it."""
-        if cause not in CAUSES:
-            raise InvalidInput(f"{cause!r} is no cause; there are {', '.join(CAUSES)}")
+        check_choice(cause, "cause", CAUSES)
         if cause == "step" and any(entered == "step" for entered, _ in self._open):
             raise InvalidInput("a step was entered within a step: leave the one before first")
         self._pass(now)

@@ -10,7 +10,6 @@ ones for code that is not.
 """
 
 import asyncio
-import logging
 import os
 import sys
 import time
@@ -25,13 +24,24 @@ from strata.checkpoint.recovering import finish_for_others
 from strata.config import Config
 from strata.core.appointments import STOPS
 from strata.core.events import MAX_RESOURCES
-from strata.core.ids import check_id, check_int
+from strata.core.ids import (
+    check_bool,
+    check_choice,
+    check_id,
+    check_instance,
+    check_int,
+    check_mapping,
+    check_seconds,
+    check_text,
+    check_texts,
+)
 from strata.core.orders import ShardLayout
+from strata.core.settings import LONGEST_SECONDS
 from strata.errors import InvalidInput, RankFailed, StaleGeneration, StrataError
+from strata.logs import get_logger
 from strata.session import (
     CALL_SECONDS,
     Place,
-    Report,
     Session,
     Who,
     activate,
@@ -51,7 +61,7 @@ from strata.worker import machine
 from strata.worker.barriers import Barriers, Released, barriers_of
 from strata.worker.settings import OrchestratorConfig
 
-logger = logging.getLogger("strata.worker")
+logger = get_logger("strata.worker")
 
 PAUSE_SECONDS = 0.2
 STATES = ("initializing", "idle", "loading", "training", "checkpointing", "recovering")
@@ -122,13 +132,16 @@ class TrainingOrchestrator:
         job_id: str | None = None,
         config: OrchestratorConfig | None = None,
     ) -> None:
+        check_texts(coordinator_url=coordinator_url)
+        check_instance(config, OrchestratorConfig, "config")
         said = {"coordinator_url": coordinator_url or None, "world_size": world_size, "rank": rank, "job_id": job_id}
         self._settings = Config(said, os.environ)
-        self.config = config or OrchestratorConfig()
+        self.config = OrchestratorConfig() if config is None else config
         job = check_id(self._settings["job_id"], "job_id")
-        self._who: Who = who_joins(self._settings, job)
+        self.who: Who = who_joins(self._settings, job)
+        """As whom this process asks for a place."""
         if worker_id is not None:
-            self._who = self._who._replace(worker=check_id(worker_id, "worker_id"))
+            self.who = self.who._replace(worker=check_id(worker_id, "worker_id"))
         self._loop = background.loop()
         self._session: Session | None = None
         self._is_active = False
@@ -137,7 +150,11 @@ class TrainingOrchestrator:
         self._stop: Stop | None = None
         self._generation = 0
         self._world_id = ""
-        self.blocking = BlockingOrchestrator(self)
+
+    @property
+    def blocking(self) -> "BlockingOrchestrator":
+        """The same calls for code that is not async."""
+        return BlockingOrchestrator(self)
 
     @classmethod
     def from_env(cls, **said: Any) -> Self:
@@ -146,7 +163,7 @@ class TrainingOrchestrator:
 
     def __repr__(self) -> str:
         place = f", rank {self.rank}" if self.is_registered else ", not registered"
-        return f"TrainingOrchestrator(worker {self._who.worker!r} of job {self._who.job!r}{place})"
+        return f"TrainingOrchestrator(worker {self.who.worker!r} of job {self.who.job!r}{place})"
 
     # -- its place ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +195,7 @@ class TrainingOrchestrator:
                 await asyncio.to_thread(self._forget, f"it could not register: {error}")
             raise
         self._generation = found.generation
-        if self._who.world_size is not None:
+        if self.who.world_size is not None:
             session.place = Place(found.rank, found.world_size)
         return self._registration(found)
 
@@ -188,7 +205,7 @@ class TrainingOrchestrator:
         told there, and what all ranks agree on is heard."""
         who = session.who
         found = cls(who.worker, job_id=who.job)
-        found._who = who
+        found.who = who
         found._take(join_again(session, stall_seconds=found._stall_seconds))
         return found
 
@@ -197,7 +214,7 @@ class TrainingOrchestrator:
         return self.config.stall_seconds if self.config.helper else None
 
     def _joined(self, about: dict[str, Any]) -> Session:
-        session = join(self._settings, self._who, stall_seconds=self._stall_seconds, **about)
+        session = join(self._settings, self.who, stall_seconds=self._stall_seconds, **about)
         self._take(session)
         activate(session)
         self._is_active = True
@@ -227,7 +244,7 @@ class TrainingOrchestrator:
     @property
     def session(self) -> Session:
         if self._session is None:
-            raise InvalidInput(f"worker {self._who.worker!r} is not registered: call register_worker first")
+            raise InvalidInput(f"worker {self.who.worker!r} is not registered: call register_worker first")
         return self._session
 
     @property
@@ -245,14 +262,14 @@ class TrainingOrchestrator:
         """A name for what this process recovered to, the same on all ranks and no other time: for those who connect to
         each other, and must not meet anybody of the world before."""
         if not self._world_id:
-            raise InvalidInput(f"worker {self._who.worker!r} has not recovered: call recover first")
+            raise InvalidInput(f"worker {self.who.worker!r} has not recovered: call recover first")
         return self._world_id
 
     @property
     def _registered(self) -> pb.RegisterResponse:
         registered = self.session.registered
         if registered is None:
-            raise InvalidInput(f"worker {self._who.worker!r} has no place in the job at the moment")
+            raise InvalidInput(f"worker {self.who.worker!r} has no place in the job at the moment")
         return registered
 
     async def deregister(self, reason: str = "") -> None:
@@ -293,13 +310,14 @@ class TrainingOrchestrator:
     ) -> None:
         """What the next heartbeats say; what is not said here stays as it was. Takes no time. What this process takes
         of memory and processors is told beside the resources that are said."""
+        told: dict[str, Any] = {
+            "state": None if state is None else _state(state),
+            "step": None if step is None else check_int(step, "step"),
+            "epoch": None if epoch is None else check_int(epoch, "epoch"),
+            "resources": None if resources is None else _resources(resources),
+        }
         said = self.session.says
-        self.session.says = Report(
-            said.state if state is None else _state(state),
-            said.step if step is None else check_int(step, "step"),
-            said.epoch if epoch is None else check_int(epoch, "epoch"),
-            said.resources if resources is None else _resources(resources),
-        )
+        self.session.says = said._replace(**{name: value for name, value in told.items() if value is not None})
 
     async def heartbeat(self, state: str | None = None, step: int | None = None, epoch: int | None = None) -> None:
         """Be heard of now; by itself that happens every few seconds. Raises what the coordinator says against it."""
@@ -313,10 +331,14 @@ class TrainingOrchestrator:
     ) -> Released:
         """Until so many have come, by default all of the world. BarrierFailed if one of them is lost, or not all come
         within so many seconds; it names who is missing."""
+        check_id(barrier_id, "barrier_id")
+        if timeout is not None:
+            check_seconds(timeout, "timeout", most=LONGEST_SECONDS, or_zero=True)
+        if expected_participants is not None:
+            check_int(expected_participants, "expected_participants", least=1)
         if self._barriers is None:
-            raise InvalidInput(f"worker {self._who.worker!r} is not registered: call register_worker first")
+            raise InvalidInput(f"worker {self.who.worker!r} is not registered: call register_worker first")
         count = self.world_size if expected_participants is None else expected_participants
-        check_int(count, "expected_participants", least=1)
         return await background.awaited(self._barriers.wait(barrier_id, timeout, count))
 
     def waited_seconds(self) -> float:
@@ -341,6 +363,7 @@ class TrainingOrchestrator:
     async def request_checkpoint(self, reason: str, within_seconds: float = 0.0) -> int:
         """Ask for one at a step that all ranks agree to; `should_save` then says so. Gives the step, or -1 while
         that is being agreed."""
+        _check_request(reason, within_seconds)
         asked = self.session.call("RequestCheckpoint", reason=reason, within_seconds=within_seconds)
         answer = await background.awaited(asked)
         step: int = answer.step
@@ -349,6 +372,8 @@ class TrainingOrchestrator:
     def ask_to_stop(self, reason: str, within_seconds: float, *, save: bool = True) -> None:
         """The whole job, at a step that all ranks agree to and save at, or at once; `stopping` then says so. Does not
         wait, so a signal handler may call it."""
+        _check_request(reason, within_seconds)
+        check_bool(save, "save")
         asyncio.run_coroutine_threadsafe(self._ask_to_stop(reason, within_seconds, save), self._loop)
 
     async def _ask_to_stop(self, reason: str, within: float, save: bool) -> None:
@@ -380,7 +405,7 @@ class TrainingOrchestrator:
     async def _told_to_stop(self, command: pb.Command) -> None:
         if self._stop is None:
             self._stop = Stop(command.reason)
-            logger.warning("worker %s is told to stop: %s", self._who.worker, command.reason)
+            logger.warning("worker %s is told to stop: %s", self.who.worker, command.reason)
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
@@ -398,6 +423,8 @@ class TrainingOrchestrator:
         """Where all ranks go on from. Waits until all of them are there, and in an open world at least so many; what is
         decided is committed first, by a checkpoint manager of any of them. `again`: everybody goes back, though nobody
         is lost."""
+        check_int(least, "least", least=1)
+        check_bool(again, "again")
         return await background.awaited(self._recover(least, again))
 
     async def _recover(self, least: int, again: bool) -> Recovery:
@@ -405,9 +432,9 @@ class TrainingOrchestrator:
         session.appointments.begin_again()
         self.report("recovering")
         ends = time.monotonic() + self.config.recover_seconds
-        least, former = max(self._who.world_size or 0, least), self._generation if again else None
-        finish = partial(finish_for_others, session, self._who.job)
-        who = f"worker {self._who.worker!r}"
+        least, former = max(self.who.world_size or 0, least), self._generation if again else None
+        finish = partial(finish_for_others, session, self.who.job)
+        who = f"worker {self.who.worker!r}"
         point = await recovery_point(session, least, who, ends, generation=former, finish=finish)
         own = self._registered
         ranks = tuple(point.ranks)
@@ -415,7 +442,7 @@ class TrainingOrchestrator:
             raise RankFailed(f"worker {own.worker_id!r} (rank {own.rank}) is not of the world that goes on: {ranks}")
         self._generation, place = point.generation, ranks.index(own.rank)
         self._world_id = f"generation{point.generation}.{point.point}"
-        if self._who.world_size is None:
+        if self.who.world_size is None:
             session.place = Place(place, len(ranks), self._world_id)
         shards = await self._shards(own.rank)
         about = (point.attempt, point.step, point.epoch, point.reason)
@@ -504,8 +531,7 @@ class BlockingOrchestrator:
 
 
 def _state(name: str) -> int:
-    if name not in STATES:
-        raise InvalidInput(f"a worker cannot be {name!r}: it is one of {', '.join(STATES)}")
+    check_choice(name, "state", STATES)
     return pb.WorkerState.Value(f"WORKER_STATE_{name.upper()}")
 
 
@@ -515,7 +541,7 @@ def _said(
     """What was said of a process, checked."""
     said: dict[str, Any] = {}
     if ip is not None:
-        said["ip"] = _text(ip, "ip")
+        said["ip"] = check_text(ip, "ip")
     if check_int(port, "port", most=65535):
         said["port"] = port
     if gpus is not None:
@@ -527,22 +553,25 @@ def _said(
     return said
 
 
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidInput(f"{what} must be a string, not {type(value).__name__} ({value!r})")
-    return value
+def _check_request(reason: str, within_seconds: float) -> None:
+    check_text(reason, "reason")
+    check_seconds(within_seconds, "within_seconds", most=LONGEST_SECONDS, or_zero=True)
 
 
 def _metadata(said: Mapping[str, str]) -> dict[str, str]:
-    return {_text(name, "a name in metadata"): _text(value, f"metadata[{name!r}]") for name, value in said.items()}
+    check_mapping(said, "metadata")
+    return {
+        check_text(name, "a name in metadata"): check_text(value, f"metadata[{name!r}]") for name, value in said.items()
+    }
 
 
 def _resources(said: Mapping[str, float]) -> dict[str, float]:
     """A heartbeat with others is refused, and the worker is lost."""
+    check_mapping(said, "resources")
     if len(said) > MAX_RESOURCES:
         raise InvalidInput(f"{len(said)} resources are more than the {MAX_RESOURCES} that the coordinator keeps")
     for name in said:
-        _text(name, "the name of a resource")
+        check_text(name, "the name of one of the resources")
     try:
         return {name: float(value) for name, value in said.items()}
     except (TypeError, ValueError, OverflowError) as error:

@@ -5,7 +5,6 @@ those before. If there is not, the last commit is kept, and that is said.
 """
 
 import atexit
-import logging
 import os
 import signal
 import threading
@@ -15,9 +14,10 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from strata.checkpoint.telling import COMMITTED, SaveEvent
-from strata.errors import InvalidInput
+from strata.core.ids import check_seconds
+from strata.logs import get_logger
 
-logger = logging.getLogger("strata.worker")
+logger = get_logger("strata.worker")
 
 REQUEUE = 75
 """The exit status of a process that was preempted and wants to be started again: EX_TEMPFAIL of sysexits.h."""
@@ -56,8 +56,7 @@ class Notices:
     handler, so it must not wait."""
 
     def __init__(self, seconds: float, given: Callable[[Notice], None]) -> None:
-        if not seconds > 0:
-            raise InvalidInput(f"notice_seconds is {seconds}: say a number of seconds above 0")
+        check_seconds(seconds, "notice_seconds")
         self.seconds, self._given = seconds, given
         self._process = 0
         self._before: dict[str, Any] = {}

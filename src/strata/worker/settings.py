@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from strata.errors import InvalidInput
+from strata.core.ids import check_bool, check_int, check_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ class OrchestratorConfig:
     stall_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.save_every is not None and self.save_every < 1:
-            raise InvalidInput(f"save_every is {self.save_every}: say at least 1, or None")
+        if self.save_every is not None:
+            check_int(self.save_every, "save_every", least=1)
+        check_bool(self.helper, "helper")
         for name in ("register_seconds", "recover_seconds", "stall_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}: say a number of seconds above 0")
+            check_seconds(getattr(self, name), name)

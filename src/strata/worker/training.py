@@ -13,9 +13,9 @@ With an orchestrator, and `with training.step():` around what is done with a bat
 lost: it goes back, with all who are left, to the last checkpoint.
 """
 
-import logging
 import math
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import wait
 from contextlib import closing, contextmanager, suppress
@@ -40,6 +40,7 @@ from strata.errors import (
     StrataError,
     Superseded,
 )
+from strata.logs import get_logger
 from strata.session import ends
 from strata.worker.goodput import Cause, Goodput, Summary
 from strata.worker.orchestrator import TrainingOrchestrator
@@ -47,7 +48,7 @@ from strata.worker.preemption import REQUEUE, REQUEUED, Notice, Notices, Preempt
 from strata.worker.restoring import check_data, put, samples_in
 from strata.worker.votes import Votes, votes_of
 
-logger = logging.getLogger("strata.worker")
+logger = get_logger("strata.worker")
 
 DATA = "data"
 """What a checkpoint calls the data of a loader that is part of no job."""
@@ -94,15 +95,17 @@ class Training:
             )
         if not isinstance(loader, Loader):
             raise InvalidInput(
-                f"Training takes its batches from a strata.data.Loader, and not from {type(loader).__name__}"
+                f"Training takes its batches from a strata.data.Loader, and not from {type(loader).__name__} (loader)"
             )
+        if not isinstance(manager, CheckpointManager):
+            raise InvalidInput(f"manager must be a CheckpointManager, not {type(manager).__name__}")
         self.state, self.loader, self.manager = state, loader, manager
         self._epochs = check_int(epochs, "epochs", least=1)
         self._save_every = None if save_every is None else check_int(save_every, "save_every", least=1)
         self._orchestrator = orchestrator
         self._goes_back = orchestrator is not None
         """Whether it does, with those who are left, when others are lost."""
-        self._notices = Notices(notice_seconds, self._on_notice)
+        self._notices = Notices(notice_seconds, _weakly(self._on_notice))
         self._notice: Notice | None = None
         """As this process was given it."""
         self._heeded: Notice | None = None
@@ -578,3 +581,16 @@ class Training:
             recovering.result()
         finally:
             recovering.cancel()
+
+
+def _weakly(given: Callable[[Notice], None]) -> Callable[[Notice], None]:
+    """Call this method for as long as its object lives. What holds this is held by it: with a plain method, training
+    that was dropped would keep its threads until the garbage collector looks."""
+    method = weakref.WeakMethod(given)
+
+    def give_if_alive(notice: Notice) -> None:
+        alive = method()
+        if alive is not None:
+            alive(notice)
+
+    return give_if_alive

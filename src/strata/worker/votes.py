@@ -9,15 +9,15 @@ heard one step later than it is cast, so that nobody waits for those who are slo
 CPU: it does not get in the way of the training's collectives. Where ranks cannot vote any more, each is on its own.
 """
 
-import logging
 import sys
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from strata.logs import get_logger
 from strata.worker.preemption import Notice
 
-logger = logging.getLogger("strata.worker")
+logger = get_logger("strata.worker")
 
 NO_NOTICE, TIME_TO_SAVE, NO_TIME = 0, 1, 2
 """The greatest counts: where one rank has no time to save, none does."""

@@ -16,6 +16,7 @@ import torch
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.checkpoint.store import Folder
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.states import assert_same
 
 JOB = "default/checkpoints"
@@ -117,7 +118,7 @@ def go_back(root: Path, kind: Kind) -> None:
 def delete(root: Path, kind: Kind) -> None:
     """Though it is pinned, as `strata ckpt rm --force` does."""
     with manager_of(root, kind, keep_count=None) as manager:
-        background.run(manager._checkpoints.delete([Folder(1)]))
+        background.run(ManagerSeam(manager).checkpoints.delete([Folder(1)]))
 
 
 def pin_and_unpin(root: Path, kind: Kind) -> None:
@@ -192,11 +193,11 @@ def needed_in(root: Path) -> set[str]:
     """What the checkpoints themselves say that they are made of."""
     needed = {"lineage.json"}
     for file in (root / JOB).glob("step_*/metadata.json"):
-        told = json.loads(file.read_text())
+        told = json.loads(file.read_text("utf-8"))
         needed.add(f"{file.parent.name}/metadata.json")
         for part in told["parts"]:
             needed.add(part["path"])
-            needed |= {each["path"] for each in json.loads((root / JOB / part["path"]).read_text())["files"]}
+            needed |= {each["path"] for each in json.loads((root / JOB / part["path"]).read_text("utf-8"))["files"]}
         if (root / JOB / "pins" / file.parent.name).exists():
             needed.add(f"pins/{file.parent.name}")
     return {f"{JOB}/{path}" for path in needed}

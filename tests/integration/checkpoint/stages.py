@@ -12,7 +12,7 @@ import pytest
 from tests.integration.checkpoint.scenes import Kind, Scene
 from tests.integration.storage.crashing import CHANGES, at_call, calls_of, dies, kill
 
-TRIED = 8
+TRIED = 5
 """Deaths of each scene, drawn anew each time; `make test-long` dies all of them."""
 
 some_and_all = pytest.mark.parametrize("how_many", ["some", pytest.param("all", marks=pytest.mark.long)])

@@ -2,8 +2,6 @@
 
 import json
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,12 @@ import pytest
 import torch
 
 from strata import CheckpointManager, CheckpointReader
+from tests.e2e.telling import strata_here
 from tests.servers.processes import BUCKET, S3_KEY, S3_SECRET, Server
 from tests.unit.checkpoint.states import assert_same
 
 pytestmark = pytest.mark.xdist_group("seaweedfs")
 
-STRATA = Path(sys.executable).with_name("strata")
 FROZEN = torch.randn(9 << 20 >> 2)
 
 
@@ -29,9 +27,9 @@ def s3_url(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def ckpt(*arguments: str | Path, code: int = 0) -> str:
-    told = subprocess.run([STRATA, "ckpt", *arguments], capture_output=True, check=False, timeout=120, text=True)
-    assert told.returncode == code, told.stderr
-    return told.stdout
+    told = strata_here("ckpt", *arguments)
+    assert told.returncode == code, told.stderr.decode()
+    return told.stdout.decode()
 
 
 def document(*arguments: str | Path, code: int = 0) -> Any:

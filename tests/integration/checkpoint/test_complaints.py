@@ -71,7 +71,7 @@ class _FailsAt(FaultyStorage):
         super().__init__(inner)
         self._at, self._outcome = at, outcome
 
-    def _draw(self, operation: str, path: str) -> Any:
+    def draw(self, operation: str, path: str) -> Any:
         return (self._outcome if len(self.calls) + 1 == self._at else "done"), 0.0
 
 
@@ -97,7 +97,7 @@ def test_no_two_steps_of_a_run_are_the_same(tmp_path: Path, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_is_killed_again_and_again_ends_where_one_that_was_not_does(tmp_path: Path, way: str) -> None:
     """At any moment, by the clock: whatever is loaded is of one step."""
-    steps, kills = 30, 0
+    steps, kills, began_at = 30, 0, 0
     seed = int.from_bytes(os.urandom(4))
     print(f"seed {seed}")
     drawn = random.Random(seed)
@@ -203,11 +203,13 @@ def test_nothing_that_reads_checkpoints_can_unpickle() -> None:
         if file.parent.name == "foreign":
             continue
         found = [
-            each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Import | ast.ImportFrom)
+            each
+            for each in ast.walk(ast.parse(file.read_text("utf-8")))
+            if isinstance(each, ast.Import | ast.ImportFrom)
         ]
         names = {name.name for each in found for name in each.names} | {getattr(each, "module", "") for each in found}
         assert not names & {"pickle", "marshal", "shelve", "cloudpickle", "dill", "joblib"}, file
-        assert "torch.load(" not in file.read_text(), file
+        assert "torch.load(" not in file.read_text("utf-8"), file
 
 
 # -- async_save leaks memory (pytorch 170163) --------------------------------------------------------------------------
@@ -344,7 +346,7 @@ def test_what_hangs_after_the_commit_fails_no_save_and_holds_up_no_other(operati
         storage.faults = Faults(stuck=1.0, only=frozenset({operation}))
         manager.save({"w": 2}, step=2)
         handle = manager.save_async({"w": 3}, step=3)
-        assert handle.result()
+        handle.result()
         storage.faults = Faults()
         storage.release()
         manager.wait()

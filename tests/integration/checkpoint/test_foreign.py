@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,32 @@ import pytest
 import torch
 
 from strata import CheckpointManager, CheckpointReader
+from tests.e2e.telling import strata_here
 from tests.integration.checkpoint.sharded_save import whole
 from tests.unit.checkpoint.states import assert_same
 
-STRATA = Path(sys.executable).with_name("strata")
 ROOT = Path(__file__).parents[3]
 
 
 def ckpt(*arguments: str | Path) -> str:
-    told = subprocess.run([STRATA, "ckpt", *arguments], capture_output=True, check=False, timeout=120, text=True)
-    assert told.returncode == 0, told.stderr
-    return told.stdout
+    told = strata_here("ckpt", *arguments)
+    assert told.returncode == 0, told.stderr.decode()
+    return told.stdout.decode()
 
 
+@pytest.mark.long
 def test_what_four_ranks_saved_in_shards_is_imported_whole(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.integration.checkpoint.sharded_save", tmp_path / "dcp"]
+    command = [sys.executable, "-m", "tests.integration.checkpoint.sharded_save", str(tmp_path / "dcp")]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen([*command, str(rank), "4"], cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-        for rank in range(4)
-    ]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=180)
-        assert rank.returncode == 0, said.decode()
+    with ExitStack() as started:
+        ranks = []
+        for number in range(4):
+            rank = subprocess.Popen([*command, str(number), "4"], cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+            ranks.append(started.enter_context(rank))
+            started.callback(rank.kill)
+        for rank in ranks:
+            _, said = rank.communicate(timeout=180)
+            assert rank.returncode == 0, said.decode()
     assert len(list((tmp_path / "dcp").glob("*.distcp"))) > 1
     ckpt("import", tmp_path / "dcp", tmp_path / "root", "--step", "9")
     with CheckpointReader(tmp_path / "root") as reader:
@@ -42,7 +46,8 @@ def test_what_four_ranks_saved_in_shards_is_imported_whole(tmp_path: Path) -> No
 
 # -- transformers ----------------------------------------------------------------------------------------------------
 
-SMALL = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+SMALL: Any = {"vocab_size": 60, "hidden_size": 16, "intermediate_size": 32}
+SMALL |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 
 
 def llama(**more: Any) -> Any:
@@ -54,7 +59,7 @@ def llama(**more: Any) -> Any:
 def gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    size = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 1}
+    size: Any = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 1}
     return GPT2LMHeadModel(GPT2Config(vocab_size=60, **size))
 
 
@@ -129,7 +134,7 @@ def test_in_shards_and_back_again(model: Any, tmp_path: Path) -> None:
         assert not missing.unexpected_keys
     ckpt("export", "hf", tmp_path / "root", tmp_path / "ours")
     assert torch.equal(logits(opened(model, tmp_path / "ours")), logits(model))
-    configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("theirs", "ours")]
+    configs = [json.loads((tmp_path / name / "config.json").read_text("utf-8")) for name in ("theirs", "ours")]
     assert configs[0] == configs[1]
 
 

@@ -85,7 +85,7 @@ def test_no_change_of_the_disk_is_missed(tmp_path: Path, strace: str, kind: str)
     counted = Counter(stage.calls())
     stage.set_up()
     assert under_strace(strace, "fsync:delay_enter=1", lambda: scene.act(stage.root, way), tmp_path) == 0
-    made = re.findall(r"^\d+ +(\w+)\((.*)", (tmp_path / "strace.log").read_text(), re.MULTILINE)
+    made = re.findall(r"^\d+ +(\w+)\((.*)", (tmp_path / "strace.log").read_text("utf-8"), re.MULTILINE)
     assert not ALSO_CHANGE & {name for name, _ in made}
     assert not [rest for name, rest in made if name in ("write", "writev") and str(stage.root) in rest]
     seen = Counter(KERNEL_NAMES[name] for name, rest in made if name in KERNEL_NAMES and _changes(name, rest))

@@ -78,10 +78,10 @@ def test_a_process_that_is_killed_while_it_uploads(proxy: tuple[Proxy, str], at:
     server.rule = lambda request: "hang" if at(request) else None  # type: ignore[operator]
     arguments = [endpoint, prefix, str(tmp_path), S3_KEY, S3_SECRET, BUCKET]
     child = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "committed\n"
     waiting = CheckpointReader(bucket_at(endpoint, prefix))
     try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "committed\n"
         while not any(at(request) for request in server.requests):  # type: ignore[operator]
             assert child.poll() is None
             assert waiting.list_checkpoints() == [1]
@@ -119,9 +119,8 @@ def test_as_it_is_written_in_the_documents(s3_server: Server, tmp_path: Path, mo
         monkeypatch.setenv(name, value)
     url = f"s3://{BUCKET}/{secrets.token_hex(8)}"
     with CheckpointManager(url, local=tmp_path / "nvme", keep_count=2) as manager:
-        for step in (1, 2, 3):
-            handle = manager.save_async(STATE | {"step": step}, step=step)
-        handle.wait_uploaded()
+        handles = [manager.save_async(STATE | {"step": step}, step=step) for step in (1, 2, 3)]
+        handles[-1].wait_uploaded()
         manager.wait()
         assert manager.list_checkpoints() == [2, 3]
     with CheckpointReader(url, local=tmp_path / "empty") as reader:

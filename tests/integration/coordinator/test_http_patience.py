@@ -15,6 +15,7 @@ from strata.coordinator.hub import Hub
 from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
 from strata.coordinator.views import Views
 from tests.unit.coordinator.hubs import SlowJournal, register, run
+from tests.until import until_async
 
 ASK = "GET {} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -28,8 +29,7 @@ class _Served:
 
     @property
     def connections(self) -> int:
-        assert self._server._server is not None
-        return len(self._server._server.server_state.connections)
+        return self._server.connections
 
     async def open(self, said: str, receive_bytes: int = 0) -> Opened:
         host, _, port = self._address.rpartition(":")
@@ -91,10 +91,8 @@ def test_an_answer_that_is_not_read_is_taken_back(tmp_path: Path, impatient: Non
             register(served.hub, f"w{number}", metadata={"about": "x" * 4000})
         await served.hub.settled()
         _, writer = await served.open(ASK.format("/api/v1/workers?limit=1000"), receive_bytes=4096)
-        while not served.connections:
-            await asyncio.sleep(0.01)
-        while served.connections:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: served.connections)
+        await until_async(lambda: not served.connections)
         writer.transport.abort()
 
     _serving(tmp_path, work)
@@ -135,8 +133,7 @@ def test_one_watcher_too_many_is_told_so(tmp_path: Path, monkeypatch: pytest.Mon
         await first[0].readuntil(b"event: snapshot")
         assert (await served.asked("/api/v1/stream")).startswith(b"HTTP/1.1 503 ")
         first[1].transport.abort()
-        while served.connections:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: not served.connections)
         assert (await served.asked("/api/v1/stream")).startswith(b"HTTP/1.1 200 ")
 
     _serving(tmp_path, work)

@@ -1,7 +1,6 @@
 """The service as foreign clients see it, on both gRPC servers."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from strata.errors import (
 from strata.rpc import RpcError
 from strata.v1 import coordinator_pb2 as pb
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+from tests.until import until
 
 
 def arrive(client: Client, who: Any, barrier: str, expected: int, arrival: int = 1, **fields: Any) -> Any:
@@ -46,7 +46,7 @@ def from_(who: Any, **fields: Any) -> dict[str, Any]:
 
 def test_a_worker_registers_reports_and_leaves(client: Client) -> None:
     who = client.register("w0", ip="10.0.0.1", port=8080, gpu_count=8, memory_bytes=1 << 40, metadata={"zone": "b"})
-    assert (who.rank, who.world_size, who.heartbeat_seconds, who.lease_seconds) == (0, 1, 1.0, 4.0)
+    assert (who.rank, who.world_size, who.heartbeat_seconds, who.lease_seconds) == (0, 1, 1.0, 600.0)
     assert who.term >= 1
     alive = client.heartbeat(who, state=pb.WorkerState.WORKER_STATE_TRAINING, step=5, epoch=1, resources={"gpu": 0.9})
     assert alive.generation == who.generation
@@ -115,32 +115,39 @@ def test_a_batch_has_an_outcome_for_each(client: Client) -> None:
         client.call("HeartbeatBatch", heartbeats=[pb.HeartbeatRequest(worker_id="w0")] * 1025)
 
 
+def test_a_batch_renews_nothing_in_another_job(client: Client) -> None:
+    (own,) = client.world(1)
+    other = client.call("Register", job_id=f"{client.job}-2", worker_id="w0", nonce="another", rank=0, world_size=1)
+    beats = [
+        pb.HeartbeatRequest(job_id=job, worker_id="w0", incarnation=who.incarnation, step=3)
+        for job, who in ((client.job, own), (f"{client.job}-2", other), ("", own))
+    ]
+    outcomes = client.call("HeartbeatBatch", heartbeats=beats).outcomes
+    assert [each.WhichOneof("outcome") for each in outcomes] == ["alive", "refused", "alive"]
+    assert (outcomes[1].refused.reason, "one batch, one job" in outcomes[1].refused.message) == ("INVALID_INPUT", True)
+    nameless = client.call("HeartbeatBatch", job_id="", heartbeats=beats[:1]).outcomes
+    assert [each.WhichOneof("outcome") for each in nameless] == ["refused"]
+
+
 def test_a_heartbeat_cannot_say_that_its_sender_failed(client: Client) -> None:
     who = client.register("w0")
     with pytest.raises(InvalidInput, match=r"cannot say state 7; it may say none \(0\), initializing \(1\)"):
         client.heartbeat(who, state=pb.WorkerState.WORKER_STATE_FAILED)
 
 
-def test_a_silent_worker_is_given_up_and_may_come_back_as_another(client: Client) -> None:
-    first, second = client.world(2)
-    request, watch = client.prepared("WatchEvents", after="0-0")
-    stream = watch(request, timeout=20)
-    threading.Thread(target=_keep_alive, args=(client, first, stream), daemon=True).start()
-    lost = next(event for event in stream if event.kind == "worker_lost")
-    assert lost.worker_id == "w1"
-    assert "its lease ran out" in lost.message
-    stream.cancel()
-    with pytest.raises(Expired, match="lease ran out"):
-        client.heartbeat(second)
-    client.heartbeat(first)
-    again = client.register("w1", nonce="again", rank=1, world_size=2, previous_incarnation=second.incarnation)
-    assert again.incarnation > second.incarnation
-
-
-def _keep_alive(client: Client, who: Any, until: Any) -> None:
-    while until.is_active():
-        client.heartbeat(who)
-        time.sleep(0.3)
+def test_a_silent_worker_is_given_up_and_may_come_back_as_another(hasty: CoordinatorProcess, job: str) -> None:
+    with Client(hasty.address, job) as client:
+        first = client.register("w0", rank=0, world_size=1)
+        request, watch = client.prepared("WatchEvents", after="0-0")
+        stream = watch(request, timeout=60)
+        lost = next(event for event in stream if event.kind == "worker_lost")
+        assert lost.worker_id == "w0"
+        assert "its lease ran out" in lost.message
+        stream.cancel()
+        with pytest.raises(Expired, match="lease ran out"):
+            client.heartbeat(first)
+        again = client.register("w0", nonce="again", rank=0, world_size=1, previous_incarnation=first.incarnation)
+        assert again.incarnation > first.incarnation
 
 
 def test_workers_find_each_other(client: Client) -> None:
@@ -284,10 +291,10 @@ def test_events_are_watched_from_any_point_on(client: Client) -> None:
 # -- barriers ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_barrier_holds_everyone_until_all_have_come(client: Client) -> None:
+def test_a_barrier_holds_everyone_until_all_have_come(running: CoordinatorProcess, client: Client) -> None:
     workers = client.world(3)
     waits = [arrive(client, who, "epoch_0", 3) for who in workers[:2]]
-    time.sleep(0.2)
+    until_waiting(running, client, 2)
     assert not any(wait.done() for wait in waits)
     waits.append(arrive(client, workers[2], "epoch_0", 3))
     rounds = {client.result(wait).round for wait in waits}
@@ -296,10 +303,10 @@ def test_a_barrier_holds_everyone_until_all_have_come(client: Client) -> None:
     assert {client.result(wait).round for wait in again} != rounds, "a name can be used again"
 
 
-def test_a_retried_arrival_counts_once_and_both_tries_are_answered(client: Client) -> None:
+def test_a_retried_arrival_counts_once_and_both_tries_are_answered(running: CoordinatorProcess, client: Client) -> None:
     workers = client.world(2)
     tries = [arrive(client, workers[0], "sync", 2) for _ in range(3)]
-    time.sleep(0.2)
+    until_waiting(running, client, 1)
     assert not any(wait.done() for wait in tries)
     other = arrive(client, workers[1], "sync", 2)
     assert len({client.result(wait).round for wait in [*tries, other]}) == 1
@@ -327,8 +334,7 @@ def test_a_timeout_names_who_is_missing(client: Client) -> None:
 
 def until_waiting(running: CoordinatorProcess, client: Client, count: int) -> None:
     """So many have come to the barrier."""
-    while not any(each["arrived"] == count for each in running.get(f"/api/v1/barriers?job={client.job}")["open"]):
-        time.sleep(0.02)
+    until(lambda: [each["arrived"] for each in running.get(f"/api/v1/barriers?job={client.job}")["open"]] == [count])
 
 
 def test_a_participant_that_leaves_ends_the_wait_for_everyone_at_once(
@@ -357,8 +363,8 @@ def test_those_who_expect_different_numbers_are_told(running: CoordinatorProcess
 
 
 def dataset(client: Client, **fields: Any) -> Any:
-    usual = {"dataset_id": "images", "total_samples": 1000, "shard_size": 10, "path": "/data", "format": "parquet"}
-    return client.call("RegisterDataset", **usual | fields)
+    usual: dict[str, Any] = {"total_samples": 1000, "shard_size": 10, "path": "/data", "format": "parquet"}
+    return client.call("RegisterDataset", **{"dataset_id": "images", **usual, **fields})
 
 
 def test_a_dataset_is_divided_over_the_declared_world(client: Client) -> None:
@@ -433,7 +439,7 @@ def save(client: Client, workers: list[Any], step: int) -> int:
 
 
 def decide(client: Client, workers: list[Any], step: int) -> int:
-    attempt = client.call("BeginCheckpoint", **from_(workers[0], step=step)).attempt
+    attempt, status = client.call("BeginCheckpoint", **from_(workers[0], step=step)).attempt, None
     for who in workers:
         part = from_(who, attempt=attempt, digest=f"xxh3-128:{who.rank}", part_bytes=1000)
         status = client.call("AckCheckpoint", **part).status

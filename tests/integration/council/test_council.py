@@ -6,8 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,9 +17,10 @@ import numpy as np
 import pytest
 
 from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader, crewsaver
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader, asking, crewsaver
+from strata.checkpoint.committing import commit
 from strata.checkpoint.manifest import PartRef
-from strata.checkpoint.marks import PerRank, Replicated
+from strata.checkpoint.marks import Replicated
 from strata.errors import (
     CheckpointDamaged,
     InvalidInput,
@@ -36,54 +36,26 @@ from strata.errors import (
 from strata.rpc import RpcError, Status
 from strata.storage import LocalStorage
 from strata.testing.faulty import FaultyStorage
+from strata.testing.manager_seam import ManagerSeam, Point
 from strata.v1 import coordinator_pb2 as pb
+from tests.integration.council.scenes import (
+    CONFIG,
+    HASTY,
+    a_crew,
+    bare,
+    is_back,
+    listed,
+    load,
+    save,
+    state_of,
+    stored,
+)
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
+from tests.until import until
 
-CONFIG = CheckpointManagerConfig(ranks_seconds=20)
-HASTY = CheckpointManagerConfig(ranks_seconds=20, coordinator_seconds=3)
-"""For a coordinator that goes: not so hasty that a busy one which is there would be done without."""
-
-
-def state_of(rank: int, step: int) -> dict[str, Any]:
-    return {
-        "w": np.full(50, step),
-        "same": Replicated(np.arange(6) + step),
-        "own": PerRank(np.array([rank, step])),
-        f"stage{rank}": np.full(3, rank),
-    }
-
-
-def bare(rank: int, step: int, size: int = 2) -> dict[str, Any]:
-    stages = {f"stage{each}": np.full(3, each) for each in range(size)}
-    return {"w": np.full(50, step), "same": np.arange(6) + step, "own": np.array([rank, step]), **stages}
-
-
-def a_crew(where: Path, running: CoordinatorProcess, size: int = 2, **given: Any) -> Crew:
-    return Crew(where, size, run="", coordinator_url=running.address, **{"config": CONFIG, **given})
-
-
-def save(crew: Crew, step: int, **given: Any) -> None:
-    crew.save([state_of(rank, step) for rank in range(len(crew.managers))], step, **given)
-
-
-def load(crew: Crew, **given: Any) -> list[Any]:
-    return crew.each(lambda rank, manager: manager.load(**given))
-
-
-def listed(running: CoordinatorProcess) -> list[tuple[int, str]]:
-    """What the coordinator knows, oldest first: the step of each, and where it is."""
-    with Client(running.address) as client:
-        found = client.call("ListCheckpoints").checkpoints
-    return [(each.step, each.place) for each in reversed(found)]
-
-
-def stored(where: Path) -> list[tuple[int, str]]:
-    """The same, as the storage has it."""
-    with CheckpointReader(where) as reader:
-        found = background.run(reader._checkpoints.all())
-    return sorted((metadata.step, f"{folder.name} {metadata.attempt}") for folder, metadata in found)
+pytestmark = pytest.mark.usefixtures("job")
 
 
 def test_ranks_save_and_load_and_the_coordinator_knows(tmp_path: Path, running: CoordinatorProcess) -> None:
@@ -159,7 +131,7 @@ def test_all_ranks_go_on_from_one_point(tmp_path: Path, running: CoordinatorProc
     """Also from one that was the latest when the first of them asked, and is not when the last does."""
     with a_crew(tmp_path / "ck", running) as crew:
         save(crew, 10)
-    with a_crew(tmp_path / "ck", running) as crew:
+    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
         first, second = crew.managers
         assert_same(first.load(), bare(0, 10))
         with CheckpointManager(tmp_path / "ck", coordinator_url="") as alone:  # somebody who should not
@@ -173,9 +145,10 @@ def test_a_world_that_is_not_complete_is_waited_for(tmp_path: Path, running: Coo
         save(crew, 10)
     first = CheckpointManager(tmp_path / "ck", rank=0, world_size=2, coordinator_url=running.address, config=CONFIG)
     found: list[Any] = []
+    has_asked_again = ManagerSeam(first).when_called("Recover", 2)
     thread = threading.Thread(target=lambda: found.append(first.load()))
     thread.start()
-    time.sleep(0.5)
+    assert has_asked_again.wait(20)
     assert not found
     with CheckpointManager(tmp_path / "ck", rank=1, world_size=2, coordinator_url=running.address, config=CONFIG):
         thread.join()
@@ -240,24 +213,11 @@ def test_a_rank_that_dies_is_named_and_the_save_is_given_up_at_once(
         handle = crew.managers[0].save_async(state_of(0, 20), step=20)
         with Client(running.address) as client:
             until(lambda: client.call("ListCheckpoints").checkpoints[0].step == 20)
-        gone(crew.managers[1])
+        ManagerSeam(crew.managers[1]).leave_job()
         with pytest.raises(RankFailed, match="rank-1 was lost before its part was durable"):
             handle.result()
         with pytest.raises(RankFailed, match="step 30 cannot be saved without rank 1: it has left"):
             crew.managers[0].save(state_of(0, 30), step=30)
-
-
-def gone(manager: CheckpointManager) -> None:
-    """As if its process had left the job."""
-    assert manager._seat is not None
-    manager._seat.give_up()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def test_the_manifest_of_what_is_decided_is_put_by_whoever_is_left(
@@ -268,9 +228,8 @@ def test_the_manifest_of_what_is_decided_is_put_by_whoever_is_left(
         save(crew, 10)
 
         leader = crew.managers[0]
-        with monkeypatch.context() as patched:
+        with monkeypatch.context() as patched, ManagerSeam(leader).instead(Point.TELL_FAILURE, _nothing):
             patched.setattr("strata.checkpoint.crewsaver.commit", _never)
-            patched.setattr(leader._saver, "_tell_failure", lambda *_: _nothing())
             threads = [
                 threading.Thread(target=_ignoring(lambda: leader.save(state_of(0, 20), step=20))),
                 threading.Thread(target=_ignoring(lambda: crew.managers[1].save(state_of(1, 20), step=20))),
@@ -278,14 +237,14 @@ def test_the_manifest_of_what_is_decided_is_put_by_whoever_is_left(
             for thread in threads:
                 thread.start()
             threads[0].join()
-            gone(leader)
+            ManagerSeam(leader).leave_job()
             threads[1].join()
         assert crew.managers[1].saves[-1].done()
         assert crew.managers[1].latest_step() == 20
     assert listed(running) == stored(tmp_path / "ck")
 
 
-async def _nothing() -> None:
+async def _nothing(*_: Any) -> None:
     pass
 
 
@@ -309,7 +268,7 @@ def test_recovery_finishes_what_was_decided(
             patched.setattr("strata.checkpoint.crewsaver.commit", _never)
             patched.setattr("strata.checkpoint.recovering.Recovery.put_manifest", _never)
             patched.setattr("strata.checkpoint.council.Council.outcome", _fails)
-            patched.setattr(crew.managers[0]._saver, "_tell_failure", lambda *_: _nothing())
+            ManagerSeam(crew.managers[0]).instead(Point.TELL_FAILURE, _nothing)
             crew.each(lambda rank, manager: _ignoring(lambda: manager.save(state_of(rank, 20), step=20))())
             assert crew.managers[0].latest_step() == 10
             crew.each(lambda rank, manager: _ignoring(manager.close)())
@@ -325,17 +284,16 @@ def test_a_manifest_that_a_manager_was_asked_for_as_it_closed_is_no_failure(
 ) -> None:
     with a_crew(tmp_path / "ck", running) as crew:
         save(crew, 10)
-        seat = crew.managers[0]._seat
-        assert seat is not None
-        decision = background.run(seat._asking.decision(1))
+        seat = ManagerSeam(crew.managers[0]).seat
+        decision = background.run(seat.asking.decision(1))
     late = pb.Command(kind=pb.Command.KIND_PUT_MANIFEST, attempt=1)
-    background.run(seat._put_manifest(late))  # the job is left
+    background.run(seat.put_manifest(late))  # the job is left
 
     async def known(_: int) -> Any:
         return decision
 
-    monkeypatch.setattr(seat._asking, "decision", known)
-    background.run(seat._put_manifest(late))  # and the storage closed
+    monkeypatch.setattr(seat.asking, "decision", known)
+    background.run(seat.put_manifest(late))  # and the storage closed
 
 
 class Dead(BaseException):
@@ -378,22 +336,22 @@ def test_a_save_that_comes_too_soon_ends_alike_on_all_ranks(
     assert listed(running) == stored(tmp_path / "ck")
 
 
-def test_going_back_is_a_lineage_of_its_own_on_both_sides(tmp_path: Path, running: CoordinatorProcess) -> None:
-    with a_crew(tmp_path / "ck", running) as crew:
+def test_going_back_is_a_lineage_of_its_own_on_both_sides(tmp_path: Path, own_coordinator: CoordinatorProcess) -> None:
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         for step in (10, 20, 30):
             save(crew, step)
         load(crew, step=10)
         save(crew, 15)
         assert crew.managers[1].list_checkpoints() == [10, 15]
-    running.kill()
-    running.start()
-    with a_crew(tmp_path / "ck", running) as crew:
+    own_coordinator.kill()
+    own_coordinator.start()
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 15))
         save(crew, 20)
         assert crew.managers[0].list_checkpoints() == [10, 15, 20]
         assert_same(crew.managers[0].load(20), bare(0, 20))
-    with Client(running.address) as client:
+    with Client(own_coordinator.address) as client:
         latest = client.call("LatestCheckpoint").checkpoint
     assert (latest.step, latest.lineage) == (20, 1)
 
@@ -411,97 +369,133 @@ def test_starting_anew_without_loading_leaves_everything_behind(tmp_path: Path, 
 
 
 def test_a_coordinator_that_lost_everything_learns_it_from_the_storage(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    with a_crew(tmp_path / "ck", running) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         for step in (10, 20):
             save(crew, step)
-    running.stop()
-    for file in running.state_dir.iterdir():
+    own_coordinator.stop()
+    for file in own_coordinator.state_dir.iterdir():
         file.unlink()
-    running.start()
-    with a_crew(tmp_path / "ck", running) as crew:
+    own_coordinator.start()
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 20))
         save(crew, 30)
         assert crew.managers[0].list_checkpoints() == [10, 20, 30]
-    assert [step for step, _ in listed(running)] == [20, 30]
+    assert [step for step, _ in listed(own_coordinator)] == [20, 30]
 
 
-def test_a_coordinator_that_is_down_in_the_middle_is_waited_for(tmp_path: Path, running: CoordinatorProcess) -> None:
-    patient = CheckpointManagerConfig(ranks_seconds=60, coordinator_seconds=60)
-    with a_crew(tmp_path / "ck", running, config=patient) as crew:
-        save(crew, 10)
-        running.kill()
-        threading.Timer(1.0, running.start).start()
+def test_a_coordinator_that_is_down_is_waited_for_where_ranks_have_no_other_name_for_their_run(
+    tmp_path: Path, own_coordinator: CoordinatorProcess
+) -> None:
+    with a_crew(tmp_path / "ck", own_coordinator, config=HASTY) as crew:
+        own_coordinator.kill()
+        threading.Timer(1.0, own_coordinator.start).start()
         save(crew, 20)
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 20))
-    assert listed(running) == stored(tmp_path / "ck")
+    assert listed(own_coordinator) == stored(tmp_path / "ck")
+
+
+def test_a_save_that_is_under_way_when_the_coordinator_goes_down_goes_on_without_it(
+    tmp_path: Path, own_coordinator: CoordinatorProcess
+) -> None:
+    patient = CheckpointManagerConfig(ranks_seconds=600, coordinator_seconds=600)
+    with a_crew(tmp_path / "ck", own_coordinator, config=patient) as crew:
+        save(crew, 10)
+        late = threading.Event()
+
+        def save_late(rank: int, manager: CheckpointManager) -> None:
+            if rank == 1:
+                until(lambda: [step for step, _ in listed(own_coordinator)] == [10, 20])
+                own_coordinator.kill()
+                late.set()
+            manager.save(state_of(rank, 20), 20)
+
+        crew.each(save_late)
+        assert late.is_set()
+        assert crew.managers[0].list_checkpoints() == [10, 20]
+        own_coordinator.start()
+        until(lambda: is_back(crew))
+        save(crew, 30)
+    assert listed(own_coordinator) == stored(tmp_path / "ck")
 
 
 def test_saving_goes_on_while_the_coordinator_is_down_and_it_learns_of_it_afterwards(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator, config=HASTY) as crew:
         save(crew, 10)
-        running.kill()
+        own_coordinator.kill()
         for step in (20, 30):
             save(crew, step)
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 30))
         assert crew.managers[0].list_checkpoints() == [10, 20, 30]
-        running.start()
+        own_coordinator.start()
         until(lambda: is_back(crew))
         save(crew, 40)
         assert crew.managers[0].list_checkpoints() == [10, 20, 30, 40]
-    assert [step for step, _ in listed(running)] == [10, 30, 40]
+    assert [step for step, _ in listed(own_coordinator)] == [10, 30, 40], "30 is what all ranks went on from"
 
 
-def is_back(crew: Crew) -> bool:
-    """Whether all of them are heard by the coordinator again."""
-    seats = [manager._seat for manager in crew.managers]
-    return all(seat is not None and not seat.joined.is_silent for seat in seats)
+@pytest.mark.parametrize("keep", [None, 2])
+def test_the_coordinator_learns_all_that_was_saved_while_it_was_down_and_of_its_removal(
+    tmp_path: Path, own_coordinator: CoordinatorProcess, keep: int | None
+) -> None:
+    with a_crew(tmp_path / "ck", own_coordinator, config=HASTY, keep_count=keep) as crew:
+        save(crew, 10)
+        own_coordinator.kill()
+        for step in (20, 30, 40):
+            save(crew, step)
+        own_coordinator.start()
+        until(lambda: is_back(crew))
+        save(crew, 50)
+        assert listed(own_coordinator) == stored(tmp_path / "ck")
+        for step in (60, 70):
+            save(crew, step)
+    assert [step for step, _ in listed(own_coordinator)] == [10, 20, 30, 40, 50, 60, 70][-(keep or 7) :]
+    assert listed(own_coordinator) == stored(tmp_path / "ck")
 
 
 def test_a_return_to_an_older_step_while_the_coordinator_is_down_counts(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator, config=HASTY) as crew:
         for step in (10, 20):
             save(crew, step)
-        running.kill()
+        own_coordinator.kill()
         load(crew, step=10)
         save(crew, 15)
-        running.start()
+        own_coordinator.start()
         until(lambda: is_back(crew))
         save(crew, 18)
-    with a_crew(tmp_path / "ck", running) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 18))
         assert crew.managers[0].list_checkpoints() == [10, 15, 18]
 
 
 def test_ranks_that_have_a_name_for_their_run_begin_without_a_coordinator(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    running.kill()
-    with Crew(tmp_path / "ck", 2, run="named", coordinator_url=running.address, config=HASTY) as crew:
+    own_coordinator.kill()
+    with Crew(tmp_path / "ck", 2, run="named", coordinator_url=own_coordinator.address, config=HASTY) as crew:
         save(crew, 10)
-        running.start()
-        sessions = [manager._seat.joined._session for manager in crew.managers if manager._seat]
-        until(lambda: all(session is not None and session.registered for session in sessions))
+        own_coordinator.start()
+        until(lambda: all(manager.session is not None and manager.session.registered for manager in crew.managers))
         save(crew, 20)
-    assert listed(running) == stored(tmp_path / "ck")
+    assert listed(own_coordinator) == stored(tmp_path / "ck")
 
 
 def test_without_a_coordinator_that_answers_the_latest_is_loaded_all_the_same(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    with a_crew(tmp_path / "ck", running) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator) as crew:
         save(crew, 10)
-    running.kill()
-    with CheckpointManager(tmp_path / "ck", coordinator_url=running.address, config=HASTY) as manager:
+    own_coordinator.kill()
+    with CheckpointManager(tmp_path / "ck", coordinator_url=own_coordinator.address, config=HASTY) as manager:
         assert_same(manager.load(), bare(0, 10))
 
 
@@ -546,27 +540,25 @@ def test_a_part_that_is_on_another_disk_is_told_by_the_name_of_the_machine(
     with a_crew(tmp_path / "node-a", running) as crew:
         save(crew, 1)
         shutil.copytree(tmp_path / "node-a", tmp_path / "node-b")
-        other = LocalStorage(tmp_path / "node-b")
-        seat = crew.managers[1]._seat
-        assert seat is not None
-        monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", other)
-        monkeypatch.setattr(seat.council._asking, "node", "node-b")
+        second = ManagerSeam(crew.managers[1])
+        second.wrap_storage(lambda _: LocalStorage(tmp_path / "node-b"))
+        monkeypatch.setattr(second.seat.asking, "node", "node-b")
         with pytest.raises(InvalidInput, match="does not find the part of rank 1 on node-b"):
             save(crew, 2)
 
 
 def test_one_save_while_the_coordinator_is_down_does_no_harm_to_those_after(
-    tmp_path: Path, running: CoordinatorProcess
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    with a_crew(tmp_path / "ck", running, config=HASTY) as crew:
+    with a_crew(tmp_path / "ck", own_coordinator, config=HASTY) as crew:
         save(crew, 10)
-        running.kill()
+        own_coordinator.kill()
         save(crew, 20)
-        running.start()
+        own_coordinator.start()
         until(lambda: is_back(crew))
         for step in (30, 40):
             save(crew, step)
-    assert [step for step, _ in listed(running)] == [10, 20, 30, 40]
+    assert [step for step, _ in listed(own_coordinator)] == [10, 20, 30, 40]
 
 
 def test_a_second_manager_of_the_job_does_not_speak_for_the_first(
@@ -580,12 +572,18 @@ def test_a_second_manager_of_the_job_does_not_speak_for_the_first(
         manager.save(b"10", step=10)
         with pytest.raises(NotFound):
             other.load()
-        real = crewsaver.commit
+
+        is_commanded = asyncio.Event()
+
+        async def put(real: Any, attempt: int) -> None:
+            await real(attempt)
+            is_commanded.set()
 
         async def late(*given: Any, **how: Any) -> Any:
-            await asyncio.sleep(2)  # some heartbeats
-            return await real(*given, **how)
+            await is_commanded.wait()
+            return await commit(*given, **how)
 
+        ManagerSeam(other).instead(Point.PUT_MANIFEST, put)
         monkeypatch.setattr(crewsaver, "commit", late)
         manager.save(b"20", step=20)
     with CheckpointManager(tmp_path / "ck", coordinator_url=running.address) as manager:
@@ -701,7 +699,7 @@ def test_there_is_nothing_to_load_at_first(tmp_path: Path, running: CoordinatorP
 
 def test_ranks_of_two_starts_save_nothing_together(tmp_path: Path, running: CoordinatorProcess) -> None:
     """Rank 0 was left over from an earlier start, and has the name of the one that came after."""
-    given = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+    given: dict[str, Any] = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
     crew = Crew(tmp_path / "ck", 0)
     crew.managers = [
         CheckpointManager(tmp_path / "ck", rank=rank, run_id=run, **given)
@@ -721,10 +719,11 @@ def test_a_rank_that_fails_before_rank_0_has_begun_and_goes_on_keeps_nobody_wait
     with a_crew(tmp_path, running) as crew:
         save(crew, 1)
         with pytest.raises(InvalidInput):
-            crew.managers[1].save(state_of(1, 2), 2, metrics={"loss": "none"})
+            crew.managers[1].save(state_of(1, 2), 2, metrics={"loss": "none"})  # type: ignore[dict-item]
         with ThreadPoolExecutor() as threads:
+            is_asked_for = ManagerSeam(crew.managers[1]).when_called("AwaitCheckpoint")
             ahead = threads.submit(crew.managers[1].save, state_of(1, 3), 3)
-            time.sleep(0.5)
+            assert is_asked_for.wait(20)
             with pytest.raises(RankFailed, match="the metric 'loss' must be"):
                 crew.managers[0].save(state_of(0, 2), 2)
             crew.managers[0].save(state_of(0, 3), 3)
@@ -732,21 +731,19 @@ def test_a_rank_that_fails_before_rank_0_has_begun_and_goes_on_keeps_nobody_wait
 
 
 def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_same(
-    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_coordinator: CoordinatorProcess
 ) -> None:
     """Rank 0 has begun, did not hear so, and goes the other way; rank 1 did hear it."""
     config = CheckpointManagerConfig(ranks_seconds=60, coordinator_seconds=3)
-    with a_crew(tmp_path, running, config=config) as crew:
+    with a_crew(tmp_path, own_coordinator, config=config) as crew:
         save(crew, 1)
-        seat, inner = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage.inner
-        assert seat is not None
-        real, is_gone = seat.joined.call, threading.Event()
+        is_writing, is_gone = asyncio.Event(), threading.Event()
 
-        async def begin_and_hear_nothing(method: str, **given: Any) -> Any:
+        async def begin_and_hear_nothing(real: Any, method: str, **given: Any) -> Any:
             answer = await real(method, **given)
             if method == "BeginCheckpoint":
-                await asyncio.sleep(1)  # rank 1 hears it
-                running.kill()
+                await is_writing.wait()  # rank 1 has heard it
+                own_coordinator.kill()
                 is_gone.set()
                 raise RpcError(Status.UNAVAILABLE, "no answer came")
             return answer
@@ -754,21 +751,20 @@ def test_a_rank_that_fails_when_the_coordinator_is_gone_tells_rank_0_all_the_sam
         class Broken(FaultyStorage):
             @asynccontextmanager
             async def open_writer(self, path: str, **given: Any) -> AsyncIterator[Any]:
+                is_writing.set()
                 await asyncio.to_thread(is_gone.wait)
                 raise StorageFull("the disk is full", storage="here")
                 yield
 
-        monkeypatch.setattr(seat.joined, "call", begin_and_hear_nothing)
-        monkeypatch.setattr(crew.managers[1]._checkpoints.store.storage, "inner", Broken(inner))
+        ManagerSeam(crew.managers[0]).instead(Point.CALL_COORDINATOR, begin_and_hear_nothing)
+        ManagerSeam(crew.managers[1]).wrap_storage(Broken)
         with pytest.raises(RankFailed, match="could not save its part: the disk is full"):
             save(crew, 2)
 
 
-def test_what_rank_0_cannot_commit_and_another_does_is_whole(
-    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_rank_0_cannot_commit_and_another_does_is_whole(tmp_path: Path, hasty: CoordinatorProcess) -> None:
     """Rank 1 is asked to, since rank 0 takes so long; and its manifest lands when rank 0 has seen none."""
-    with a_crew(tmp_path, running) as crew:
+    with a_crew(tmp_path, hasty) as crew:
         save(crew, 1)
         is_asked, is_looked_for, is_there = asyncio.Event(), asyncio.Event(), threading.Event()
 
@@ -794,8 +790,7 @@ def test_what_rank_0_cannot_commit_and_another_does_is_whole(
                     is_there.set()
 
         for manager, kind in zip(crew.managers, (Refusing, Late), strict=True):
-            storage = manager._checkpoints.store.storage
-            monkeypatch.setattr(storage, "inner", kind(storage.inner))
+            ManagerSeam(manager).wrap_storage(kind)
         with suppress(StorageFull):
             save(crew, 2)
         assert is_there.wait(20)
@@ -807,24 +802,24 @@ def test_what_is_replaced_before_the_coordinator_has_answered_is_not_begun_later
     tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = CheckpointManagerConfig(ranks_seconds=20, when_busy="replace")
+    monkeypatch.setattr(asking, "PAUSE_SECONDS", 0.001)
     with CheckpointManager(tmp_path, coordinator_url=running.address, config=config) as manager:
         manager.save(b"1", step=1)
-        assert manager._seat is not None
-        real, tries, is_asked = manager._seat.joined.call, [0], threading.Event()
+        tries, is_asked = [0], threading.Event()
 
-        async def unheard(method: str, **given: Any) -> Any:
+        async def unheard(real: Any, method: str, **given: Any) -> Any:
             if method == "BeginCheckpoint" and given.get("place") and given["step"] == 2:
                 tries[0] += 1
                 is_asked.set()
                 raise RpcError(Status.UNAVAILABLE, "no answer came")
             return await real(method, **given)
 
-        monkeypatch.setattr(manager._seat.joined, "call", unheard)
+        ManagerSeam(manager).instead(Point.CALL_COORDINATOR, unheard)
         manager.save_async(b"2", step=2)
         assert is_asked.wait(10)
         manager.save(b"3", step=3)
         before = tries[0]
-        time.sleep(1)  # some more tries
+        background.run(asyncio.sleep(0.05))  # some more tries
         assert tries[0] == before
     assert [step for step, _ in listed(running)] == [1, 3]
 
@@ -834,7 +829,7 @@ def test_what_must_be_the_same_is_compared_though_one_rank_has_tried_more_often(
 ) -> None:
     with a_crew(tmp_path, running) as crew:
         with pytest.raises(InvalidInput):
-            crew.managers[1].save(state_of(1, 1), 1, metrics={"loss": "none"})
+            crew.managers[1].save(state_of(1, 1), 1, metrics={"loss": "none"})  # type: ignore[dict-item]
         with pytest.raises(RankFailed, match="not the same on all ranks"):
             crew.save([{"same": Replicated(np.arange(6) + rank)} for rank in range(2)], 1)
         assert crew.managers[0].list_checkpoints() == []
@@ -894,7 +889,7 @@ def test_a_rank_that_does_not_see_what_all_go_on_from_is_told_by_the_name_of_its
         save(crew, 10)
         shutil.copytree(here, elsewhere)
         save(crew, 20)
-    world = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
+    world: dict[str, Any] = {"world_size": 2, "coordinator_url": running.address, "config": CONFIG}
     with (
         CheckpointManager(here, rank=0, **world) as first,
         CheckpointManager(elsewhere, rank=1, **world) as second,
@@ -910,19 +905,19 @@ def test_a_rank_that_does_not_see_what_all_go_on_from_is_told_by_the_name_of_its
 
 
 def test_what_was_committed_without_the_coordinator_is_so_on_all_ranks_whatever_it_says_of_it(
-    tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, running: CoordinatorProcess
 ) -> None:
     """Rank 0 did not hear that it has begun, and commits in the other way; its next save gives up what it had begun,
     before rank 1 has seen the commit."""
     with a_crew(tmp_path, running, config=HASTY) as crew:
         save(crew, 1)
-        seat, storage = crew.managers[0]._seat, crew.managers[1]._checkpoints.store.storage
-        assert seat is not None
-        real, is_cut = seat.joined.call, threading.Event()
+        is_cut, has_begun_again = threading.Event(), threading.Event()
 
-        async def cut_off(method: str, **given: Any) -> Any:
+        async def cut_off(real: Any, method: str, **given: Any) -> Any:
             answer = None if is_cut.is_set() else await real(method, **given)
-            if method == "BeginCheckpoint" and given["step"] == 2:
+            if method == "BeginCheckpoint" and given["step"] == 3:
+                has_begun_again.set()
+            elif method == "BeginCheckpoint" and "skip" not in given:
                 is_cut.set()
             if is_cut.is_set():
                 raise RpcError(Status.UNAVAILABLE, "no answer came")
@@ -934,15 +929,14 @@ def test_what_was_committed_without_the_coordinator_is_so_on_all_ranks_whatever_
                     return await super().read(path, **given)
                 finally:
                     if path.endswith(("step_2/metadata.json", "-over.json")):
-                        await asyncio.sleep(3)
+                        assert await asyncio.to_thread(has_begun_again.wait, 20)
 
-        monkeypatch.setattr(seat.joined, "call", cut_off)
-        monkeypatch.setattr(storage, "inner", Slow(storage.inner))
+        ManagerSeam(crew.managers[0]).instead(Point.CALL_COORDINATOR, cut_off)
+        ManagerSeam(crew.managers[1]).wrap_storage(Slow)
 
         def both(rank: int, manager: CheckpointManager) -> None:
             manager.save(state_of(rank, 2), 2)
             is_cut.clear()
-            monkeypatch.setattr(seat.joined, "call", real)
             manager.save(state_of(rank, 3), 3)
 
         crew.each(both)

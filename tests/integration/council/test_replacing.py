@@ -1,10 +1,8 @@
 """Saves that rank 0 gives up, or leaves out, as the others hear of it through the coordinator: at once, and as what it
 is."""
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,15 @@ import pytest
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
-from strata.checkpoint.council import _is_replaced
+from strata.checkpoint.council import is_replaced
 from strata.checkpoint.marks import PerRank
 from strata.errors import RankFailed, SaveAbandoned, SaveReplaced, SaveSkipped, Unstorable
-from tests.integration.council.test_council import a_crew, listed
+from strata.testing.manager_seam import ManagerSeam, Point
+from tests.integration.council.scenes import a_crew, listed
 from tests.servers.coordinator import CoordinatorProcess
+from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("job")
 
 PATIENT = 60.0
 """Far longer than these tests take: nobody waits for so long."""
@@ -26,21 +28,6 @@ REPLACE = CheckpointManagerConfig(when_busy="replace", ranks_seconds=PATIENT)
 
 def state_of(rank: int, step: int) -> dict[str, Any]:
     return {"w": np.full(1000, step), f"stage{rank}": np.full(5, step), "own": PerRank(np.array([rank, step]))}
-
-
-class Held:
-    """The first call of something on the loop: it does not end before it is let go, or given up."""
-
-    def __init__(self, real: Callable[..., Any]) -> None:
-        self._real = real
-        self.reached, self.let_go = threading.Event(), threading.Event()
-
-    async def __call__(self, *given: Any, **named: Any) -> Any:
-        if not self.reached.is_set():
-            self.reached.set()
-            while not self.let_go.is_set():
-                await asyncio.sleep(0.01)
-        return await self._real(*given, **named)
 
 
 def end_of(handle: Any) -> str:
@@ -53,14 +40,14 @@ def end_of(handle: Any) -> str:
     return str(handle.status)
 
 
-@pytest.mark.parametrize("where", ["settle", "go_on_from", "tell_names", "tell", "parts"])
+@pytest.mark.parametrize(
+    "where", [Point.SETTLE, Point.AGREE_ON_BASE, Point.TELL_NAMES, Point.ANNOUNCE, Point.GATHER_PARTS]
+)
 def test_who_comes_late_hears_that_a_save_was_replaced_wherever_it_was(
-    tmp_path: Path, running: CoordinatorProcess, where: str
+    tmp_path: Path, running: CoordinatorProcess, where: Point
 ) -> None:
     with a_crew(tmp_path / "ck", running, 3, config=REPLACE) as crew:
-        agreement = crew.managers[0]._saver._agreement  # type: ignore[attr-defined]
-        held = Held(getattr(agreement, where))
-        setattr(agreement, where, held)
+        held = ManagerSeam(crew.managers[0]).hold(where)
         has_gone_on = threading.Event()
 
         def act(rank: int, manager: CheckpointManager) -> list[str]:
@@ -71,13 +58,12 @@ def test_who_comes_late_hears_that_a_save_was_replaced_wherever_it_was(
                 assert held.reached.wait(20)
             handles.append(manager.save_async(state_of(rank, 2), step=2))
             if not rank:
-                while not agreement._council._begun:
-                    time.sleep(0.01)
+                until(lambda: 2 in [step for step, _ in listed(running)])
                 has_gone_on.set()
             return [end_of(handle) for handle in handles]
 
         assert crew.each(act) == [["replaced", "committed"]] * 3
-        assert [manager._saver._failures for manager in crew.managers] == [0, 0, 0]
+        assert [ManagerSeam(manager).failures for manager in crew.managers] == [0, 0, 0]
     assert [step for step, _ in listed(running)] == [2]
 
 
@@ -108,8 +94,7 @@ def test_who_asks_for_names_at_a_save_that_is_left_out_leaves_it_out(
     config = CheckpointManagerConfig(when_busy="skip", ranks_seconds=PATIENT)
     with a_crew(tmp_path / "ck", running, 2, config=config) as crew:
         one, other = crew.managers
-        saver: Any = one._saver
-        held = saver._write_to = Held(saver._write_to)
+        held = ManagerSeam(one).hold(Point.WRITE)
         first = one.save_async(state_of(0, 1), step=1)
         assert held.reached.wait(20)
         assert end_of(one.save_async(state_of(0, 2), step=2)) == "skipped"
@@ -117,26 +102,24 @@ def test_who_asks_for_names_at_a_save_that_is_left_out_leaves_it_out(
             other.save_async({"w": object()}, step=1)
         left_out = other.save_async(state_of(1, 2), step=2)
         assert end_of(left_out) == "skipped"
-        assert other._saver._failures == 0
+        assert ManagerSeam(other).failures == 0
         held.let_go.set()
         with pytest.raises(RankFailed, match="rank-1 could not save its part"):
             first.result(PATIENT)
         crew.save([state_of(rank, 3) for rank in range(2)], 3)
 
 
-@pytest.mark.parametrize(("who", "where"), [(0, "tell"), (0, "parts"), (1, "done")])
+@pytest.mark.parametrize(("who", "where"), [(0, Point.ANNOUNCE), (0, Point.GATHER_PARTS), (1, Point.PART_IS_DONE)])
 def test_a_save_that_one_rank_gives_up_without_another_fails_on_all(
-    tmp_path: Path, running: CoordinatorProcess, who: int, where: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, running: CoordinatorProcess, who: int, where: Point, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No later save takes its place: who waits for it must not take it for committed."""
     with a_crew(tmp_path / "ck", running, 3) as crew:
-        agreement = crew.managers[who]._saver._agreement  # type: ignore[attr-defined]
-        held = Held(getattr(agreement, where))
-        setattr(agreement, where, held)
+        held = ManagerSeam(crew.managers[who]).hold(where)
         was_given_up = threading.Event()
 
         def act(rank: int, manager: CheckpointManager) -> str:
-            if rank and not who and where == "tell":  # it asks rank 0 which arrays it has
+            if rank and not who and where is Point.ANNOUNCE:  # it asks rank 0 which arrays it has
                 assert was_given_up.wait(20)
             handle = manager.save_async(state_of(rank, 1), step=1)
             if rank == who:
@@ -153,7 +136,7 @@ def test_a_save_that_one_rank_gives_up_without_another_fails_on_all(
 
         assert crew.each(act) == ["failed"] * 3
         assert caplog.text.count("the save of step 1 failed (1 in a row)") == 2
-        assert [manager._saver._failures for manager in crew.managers] == [int(rank != who) for rank in range(3)]
+        assert [ManagerSeam(manager).failures for manager in crew.managers] == [int(rank != who) for rank in range(3)]
         assert crew.managers[0].list_checkpoints() == []
 
 
@@ -171,7 +154,7 @@ def test_a_save_that_is_given_up_before_it_has_begun_is_told_to_the_others(
                 with pytest.raises(RankFailed, match="those who save together are others now"):
                     manager.wait(PATIENT)
                 return
-            background.loop().call_soon_threadsafe(time.sleep, 0.5)  # it begins nothing meanwhile
+            background.loop().call_soon_threadsafe(was_given_up.wait, 20)  # it begins nothing meanwhile
             handle = manager.save_async(state_of(rank, 2), step=2)
             manager.give_up()
             was_given_up.set()
@@ -194,4 +177,4 @@ def test_a_save_that_is_given_up_before_it_has_begun_is_told_to_the_others(
     ],
 )
 def test_only_rank_0_says_that_a_save_was_replaced(reason: str, is_so: bool) -> None:
-    assert _is_replaced(reason) is is_so
+    assert is_replaced(reason) is is_so

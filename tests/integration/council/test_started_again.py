@@ -4,7 +4,7 @@ their way.
 
 import asyncio
 import shutil
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from strata.errors import RankFailed, SaveReplaced, Unstorable
 from strata.storage import LocalStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
-from tests.integration.council.test_council import (
+from strata.testing.manager_seam import ManagerSeam
+from tests.integration.council.scenes import (
     HASTY,
     a_crew,
     bare,
@@ -25,10 +26,12 @@ from tests.integration.council.test_council import (
     save,
     state_of,
     stored,
-    until,
 )
-from tests.servers.coordinator import CoordinatorProcess
+from tests.servers.coordinator import CoordinatorProcess, own_job
 from tests.unit.checkpoint.states import assert_same
+from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("job")
 
 
 def test_what_earlier_runs_said_is_forgotten(tmp_path: Path, running: CoordinatorProcess) -> None:
@@ -45,7 +48,7 @@ def test_what_was_removed_without_a_word_is_told_by_the_next_run(tmp_path: Path,
     with a_crew(tmp_path / "ck", running) as crew:
         for step in (1, 2):
             save(crew, step)
-    shutil.rmtree(tmp_path / "ck" / "default" / "checkpoints" / "step_1")
+    shutil.rmtree(tmp_path / "ck" / own_job() / "checkpoints" / "step_1")
     assert [step for step, _ in listed(running)] == [1, 2]
     with a_crew(tmp_path / "ck", running) as crew:
         save(crew, 3)
@@ -70,12 +73,13 @@ def test_a_step_that_was_given_up_is_saved_by_the_next_run(
         crew.each(fail)
 
     def rank_0_is_late(rank: int, manager: CheckpointManager) -> None:
-        time.sleep(0 if rank else 1.0)
+        assert rank or is_asked_for.wait(20)
         manager.save(state_of(rank, 2), 2)
 
     with a_crew(tmp_path / "ck", running) as crew:
         if loads:
             load(crew, step=1)
+        is_asked_for = ManagerSeam(crew.managers[1]).when_called("AwaitCheckpoint")
         crew.each(rank_0_is_late)
         for rank, found in enumerate(load(crew)):
             assert_same(found, bare(rank, 2))
@@ -121,38 +125,48 @@ class LastAct(FaultyStorage):
         await super().put_if_absent(path, data)
 
 
-def test_all_ranks_hear_of_a_commit_though_the_coordinator_is_gone(tmp_path: Path, running: CoordinatorProcess) -> None:
-    storage: Any = LastAct(tmp_path / "ck", running)
-    with a_crew(storage, running, config=HASTY) as crew:
+def test_all_ranks_hear_of_a_commit_though_the_coordinator_is_gone(
+    tmp_path: Path, own_coordinator: CoordinatorProcess
+) -> None:
+    storage: Any = LastAct(tmp_path / "ck", own_coordinator)
+    with a_crew(storage, own_coordinator, config=HASTY) as crew:
         save(crew, 1)
         save(crew, 2)
-        running.start()
+        own_coordinator.start()
         until(lambda: is_back(crew))
         save(crew, 3)
-    assert listed(running) == stored(tmp_path / "ck")
+    assert listed(own_coordinator) == stored(tmp_path / "ck")
 
 
 class Late(FaultyStorage):
-    """Rank 1's part of step 2 takes a while."""
+    """Rank 1's part of step 2 takes until it is let go."""
+
+    def __init__(self, where: Path) -> None:
+        super().__init__(LocalStorage(where))
+        self.reached, self.let_go = threading.Event(), threading.Event()
 
     async def put_if_absent(self, path: str, data: Data) -> None:
         if "/step_2/part-1-" in path:
-            await asyncio.sleep(2.0)
+            self.reached.set()
+            await asyncio.to_thread(self.let_go.wait, 20)
         await super().put_if_absent(path, data)
 
 
 def test_a_rank_that_is_late_hears_that_a_later_save_took_the_place_of_this_one(
     tmp_path: Path, running: CoordinatorProcess
 ) -> None:
-    storage: Any = Late(LocalStorage(tmp_path / "ck"))
+    storage: Any = Late(tmp_path / "ck")
     config = CheckpointManagerConfig(when_busy="replace", ranks_seconds=20)
     with a_crew(storage, running, config=config) as crew:
         save(crew, 1)
 
         def act(rank: int, manager: CheckpointManager) -> None:
             replaced = manager.save_async(state_of(rank, 2), step=2)
-            time.sleep(0.5)
-            manager.save_async(state_of(rank, 3), step=3).result()
+            assert storage.reached.wait(20)
+            later = manager.save_async(state_of(rank, 3), step=3)
+            if not rank:
+                storage.let_go.set()
+            later.result()
             with pytest.raises(SaveReplaced):
                 replaced.result()
 

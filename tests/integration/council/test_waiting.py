@@ -3,24 +3,28 @@
 import logging
 import re
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, waiting
 from strata.errors import RankFailed
-from tests.integration.council.test_council import a_crew, save, state_of
+from strata.testing.manager_seam import ManagerSeam
+from tests.integration.council.scenes import a_crew, save, state_of
 from tests.servers.coordinator import CoordinatorProcess
+from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("job")
 
 
 def test_who_is_waited_for_is_told_and_asked_for_by_its_step(
     tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = CheckpointManagerConfig(ranks_seconds=3)
-    with caplog.at_level(logging.WARNING), a_crew(tmp_path / "ck", running, 3, config=config) as crew:
+    with caplog.at_level(logging.WARNING), a_crew(tmp_path / "ck", running, 3) as crew:
         save(crew, 1)
-        monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.5)
+        for each in crew.managers:
+            ManagerSeam(each).seat.asking.patience = 2.0
+        monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.1)
 
         def act(rank: int, manager: CheckpointManager) -> str:
             step = 11 if rank == 1 else 10
@@ -29,8 +33,8 @@ def test_who_is_waited_for_is_told_and_asked_for_by_its_step(
             return str(caught.value)
 
         first, second, _ = crew.each(act)
-    assert "the parts of rank 1 are not there after 3 s: did rank 1 call save(step=10)?" in first
-    assert "rank 0 has not begun to save step 11 after 3 s: did rank 0 call save(step=11)" in second
+    assert "the parts of rank 1 are not there after 2 s: did rank 1 call save(step=10)?" in first
+    assert "rank 0 has not begun to save step 11 after 2 s: did rank 0 call save(step=11)" in second
     assert re.search(r"step 10 is not saved yet: waiting for rank 1 for \d s, until all parts are there", caplog.text)
     assert re.search(r"step 11 is not saved yet: waiting for rank 0 for \d s, to begin it", caplog.text)
 
@@ -49,16 +53,11 @@ def test_that_a_rank_never_came_is_told(
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.5)
 
-    def until_told() -> None:
-        ends = time.monotonic() + 20
-        while "waiting for all ranks to be there for" not in caplog.text and time.monotonic() < ends:
-            time.sleep(0.05)
-
     made = {"world_size": 2, "coordinator_url": running.address, "config": CheckpointManagerConfig(ranks_seconds=30)}
     first = CheckpointManager(tmp_path / "ck", rank=0, **made)  # type: ignore[arg-type]
     saving = threading.Thread(target=lambda: first.save(state_of(0, 1), step=1))
     saving.start()
-    until_told()
+    until(lambda: "waiting for all ranks to be there for" in caplog.text)
     with CheckpointManager(tmp_path / "ck", rank=1, **made) as second:  # type: ignore[arg-type]
         second.save(state_of(1, 1), step=1)
         saving.join()

@@ -63,7 +63,7 @@ def taken(loader: Loader, count: int | None) -> Iterator[Any]:
     """So many, and then the one behind them is asked for in vain: they were worked on."""
     reading: Any = iter(loader)
     yield from islice(reading, count)
-    loader._worked_on()
+    loader.finish()
     reading.close()
 
 
@@ -73,7 +73,7 @@ def crew(size: int, url: str, root: Path, run: str, **how: Any) -> Iterator[Crew
     with ExitStack() as open_ones, ThreadPoolExecutor(size) as threads:
 
         def start(rank: int) -> Rank:
-            place = {"coordinator_url": url, "rank": rank, "world_size": size}
+            place: dict[str, Any] = {"coordinator_url": url, "rank": rank, "world_size": size}
             manager = CheckpointManager(root, run_id=run, config=QUICK, **place)
             loader = Loader(dataset_id="rows", global_batch_size=BATCH, **{**place, **how})
             return Rank(loader, manager)

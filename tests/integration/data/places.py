@@ -39,7 +39,7 @@ class Place(NamedTuple):
             self.storage.write(f"part-{number}{made.suffix}", made.write(table(FILE_ROWS, number * FILE_ROWS)))
         return made
 
-    def index(self, kind: str, options: StorageOptions = OPTIONS) -> DatasetIndex:
+    def indexed(self, kind: str, options: StorageOptions = OPTIONS) -> DatasetIndex:
         return index_dataset(self.url, self.put(kind).format, options=options)
 
     def asked(self) -> list[Request]:

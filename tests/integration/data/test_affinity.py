@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -27,6 +26,7 @@ from strata.errors import (
     Superseded,
 )
 from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.until import until
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -87,23 +87,16 @@ def together(*works: Callable[[], list[int]]) -> list[list[int]]:
 
 
 def whole(loader: AffinityLoader, epoch: int) -> bool:
-    return judge(background.run(read_ledger(loader._session, "d")), epoch).whole
+    return judge(background.run(read_ledger(loader.session, "d")), epoch).whole
 
 
 def call(loader: AffinityLoader, method: str, **fields: Any) -> Any:
-    return background.run(loader._session.call(method, **fields))
+    return background.run(loader.session.call(method, **fields))
 
 
 def giving_up(loader: AffinityLoader) -> int:
     """How many shards are another's, and not given up yet."""
     return sum(each.giving_up for each in call(loader, "GetLedger", dataset_id="d").holders)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < ends, "it did not come to hold"
-        time.sleep(0.02)
 
 
 def places(samples: list[int], epoch: int = 0) -> set[int]:
@@ -307,8 +300,7 @@ def test_where_an_operator_rolled_back_the_loop_is_told_until_somebody_recovers(
 
 def until_raised(batches: Iterator[Any]) -> None:
     """Slowly, so that what was consumed is reported while there is more."""
-    for _ in batches:
-        time.sleep(0.1)
+    until(lambda: next(batches, None) is None, every=0.1)
 
 
 def test_what_is_left_of_a_checkpoint_is_read_by_any_number_of_workers(worker: Make) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from strata import CheckpointManager, PerRank, background
+from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.data import AffinityLoader
 from strata.data.ledger import judge, read_ledger
 from strata.errors import Refused, StaleGeneration
@@ -49,13 +51,13 @@ class Crew:
 
 
 @contextmanager
-def crew(size: int, url: str, root: Path, run: str) -> Iterator[Crew]:
+def crew(size: int, url: str, root: Path, run: str, config: CheckpointManagerConfig = QUICK) -> Iterator[Crew]:
     with ExitStack() as open_ones, ThreadPoolExecutor(size) as threads:
 
         def start(rank: int) -> Rank:
             place: dict[str, Any] = {"coordinator_url": url, "rank": rank, "world_size": size}
             loader = AffinityLoader("rows", 8, report_seconds=0.05, wait_seconds=30.0, **place)
-            return Rank(loader, CheckpointManager(root, run_id=run, config=QUICK, **place))
+            return Rank(loader, CheckpointManager(root, run_id=run, config=config, **place))
 
         started = list(threads.map(start, range(size)))
         for rank in started:
@@ -71,7 +73,7 @@ def url(tmp_path: Path, running: CoordinatorProcess, job: str) -> str:
 
 
 def whole(loader: AffinityLoader, epoch: int) -> bool:
-    return judge(background.run(read_ledger(loader._session, "rows")), epoch).whole
+    return judge(background.run(read_ledger(loader.session, "rows")), epoch).whole
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (3, 2), (2, 2)])
@@ -120,7 +122,8 @@ def test_the_loaders_state_may_be_part_of_the_checkpoint(url: str, tmp_path: Pat
 
 
 def test_what_a_lost_rank_had_not_saved_goes_to_the_others_from_the_checkpoint_on(url: str, tmp_path: Path) -> None:
-    with crew(3, url, tmp_path / "saved", "one") as job:
+    brief = replace(QUICK, ranks_seconds=5.0)  # those who are left wait so long for the lost one to load with them
+    with crew(3, url, tmp_path / "saved", "one", brief) as job:
         kept = job.read(4)
         job.each(lambda rank: rank.save(4))
         loops = {rank.loader: iter(rank.loader) for rank in job.ranks}

@@ -18,16 +18,18 @@ from strata import DatasetRegistry, background
 from strata.config import Config
 from strata.data.ledger import Ledger, Verdict, judge, read_ledger
 from strata.wire.asking import Asker
+from tests.coordinators import PATIENT as PATIENT_FLAGS
 from tests.integration.data import affinity_worker
 from tests.servers.coordinator import CoordinatorProcess, coordinator
+from tests.until import until
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 ROWS, SHARD = 1203, 20
 SECONDS = 60.0
-PATIENT = pytest.mark.parametrize("scene", [60.0], indirect=True)
-"""Where nobody is to be given up, however busy the machine is."""
+PATIENT = pytest.mark.parametrize("scene", ["running"], indirect=True)
+"""With the coordinator that is shared: nobody is given up, however busy the machine is."""
 
 
 class Scene:
@@ -57,21 +59,22 @@ class Scene:
         """What it trained on. The last line may be cut by a kill."""
         if not self._out(worker).exists():
             return []
-        lines = self._out(worker).read_text().split("\n")[:-1]
+        lines = self._out(worker).read_text("utf-8").split("\n")[:-1]
         return [int(each) for line in lines if line.startswith(f"{epoch} ") for each in line.split()[1:]]
 
     def until(self, holds: Callable[[], bool]) -> None:
-        ends = time.monotonic() + SECONDS
-        while not holds():
-            assert time.monotonic() < ends, self.logs()
-            time.sleep(0.02)
+        try:
+            until(holds, SECONDS)
+        except AssertionError as error:
+            error.add_note(self.logs())
+            raise
 
     def finish(self, *workers: str) -> None:
         for worker in workers:
             assert self.processes[worker].wait(SECONDS) == 0, self.logs()
 
     def logs(self) -> str:
-        return "\n".join(f"{name}: {(self.folder / f'{name}.log').read_text()}" for name in self.processes)
+        return "\n".join(f"{name}: {(self.folder / f'{name}.log').read_text('utf-8')}" for name in self.processes)
 
     def states(self) -> dict[str, str]:
         found = self.running.get("/api/v1/workers")["items"]
@@ -98,13 +101,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.fixture
+def long_lease(tmp_path: Path) -> Iterator[CoordinatorProcess]:
+    """One that the test may kill, and that gives nobody up."""
+    with coordinator(tmp_path, *PATIENT_FLAGS) as made:
+        yield made
+
+
+@pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    """With a lease that ends soon, unless the test wants another."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(each for each in sys.path if each))
     with ExitStack() as stack:
-        flags = ("--lease-seconds", str(getattr(request, "param", 4.0)), "--heartbeat-seconds", "0.3")
-        running = stack.enter_context(coordinator(tmp_path, *flags))
-        yield Scene(tmp_path, job, running, stack)
+        yield Scene(tmp_path, job, request.getfixturevalue(getattr(request, "param", "own_coordinator")), stack)
 
 
 def check_whole(verdict: Verdict) -> None:
@@ -149,7 +156,7 @@ def test_one_that_comes_late_gets_its_share_and_nothing_is_read_twice(scene: Sce
     assert scene.read("b")
 
 
-@PATIENT
+@pytest.mark.parametrize("scene", ["long_lease"], indirect=True)
 def test_while_the_coordinator_is_down_reading_goes_on_and_reports_are_made_up_for(scene: Scene) -> None:
     scene.start("a", "b", pause=0.03)
     scene.until(lambda: all(len(scene.read(name)) > 40 for name in "ab"))

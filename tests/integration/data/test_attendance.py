@@ -2,10 +2,11 @@
 
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,7 +23,8 @@ from strata.data.ledger import Ledger, judge, read_ledger
 from strata.errors import Conflict, DataChanged, InvalidInput, NotFound, StaleGeneration
 from strata.wire.asking import Asker
 from tests.integration.data.jobs import ROWS, all_batches, crew, register, taken, write_rows
-from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
+from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.until import until
 
 
 @pytest.fixture
@@ -57,6 +59,33 @@ def test_a_dropped_tail_is_told_as_such(rows: Path, running: CoordinatorProcess,
     assert (ledger_of(running.address).dataset.epoch, judge(ledger_of(running.address), 0).consumed) == (1, 220)
 
 
+def test_what_was_damaged_and_left_out_is_no_part_of_the_proof(
+    tmp_path: Path, running: CoordinatorProcess, job: str
+) -> None:
+    """Counted once, also where a job goes back to a checkpoint and reads on with other ranks."""
+    folder = write_rows(tmp_path / "rows")
+    with (folder / "0.parquet").open("r+b") as file:  # a row group; the index is in the footer
+        file.seek(4)
+        file.write(bytes(64))
+    register(running.address, folder)
+    how = {"tail": "short", "on_damage": "skip"}
+    with crew(2, running.address, tmp_path / "saved", "one", **how) as ranks:
+        read = ranks.read(4)
+        ranks.save(4)
+        ranks.read(5)  # which come to nothing
+    with crew(3, running.address, tmp_path / "saved", "two", **how) as ranks:
+        assert ranks.load() == [4] * 3
+        read += ranks.read()
+        ranks.read(1)
+        until(lambda: ledger_of(running.address).finished)
+        found = ledger_of(running.address)
+    given = {row for batch in read for row in batch}
+    assert 0 < ROWS - len(given) <= 16
+    verdict = judge(found, 0)
+    assert (verdict.whole, verdict.missing_samples, verdict.consumed) == (False, 0, ROWS)
+    assert (verdict.given_out, verdict.left_out) == (len(given), ROWS - len(given))
+
+
 def test_that_an_epoch_is_over_is_told_at_once_so_that_who_joins_then_finds_its_proof(
     rows: Path, running: CoordinatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,11 +93,8 @@ def test_that_an_epoch_is_over_is_told_at_once_so_that_who_joins_then_finds_its_
     with crew(2, running.address, tmp_path / "saved", "one", tail="short") as job:
         job.read()
         job.read(1)
-        ends = time.monotonic() + 30
-        while not (found := ledger_of(running.address)).finished:
-            assert time.monotonic() < ends, "that waits for the next time that progress is told"
-            time.sleep(0.02)
-        assert judge(found, 0).whole
+        until(lambda: ledger_of(running.address).finished)
+        assert judge(ledger_of(running.address), 0).whole
 
 
 def test_who_leaves_an_epoch_ahead_of_others_waits_till_the_ledger_is_there_too(
@@ -176,11 +202,13 @@ def test_a_job_that_is_rolled_back_is_told_so_and_goes_on_from_there(
         for step in (2, 4):
             job.read(2)
             job.save(step)
+        reading: dict[int, Any] = {rank.loader.share.position: iter(rank.loader) for rank in job.ranks}
+        job.each(lambda rank: next(reading[rank.loader.share.position]))
         client.call("RollBack", step=2, generation=client.call("GetLedger", dataset_id="rows").generation)
 
         def read_on(rank: Any) -> None:
             with pytest.raises(StaleGeneration, match="iterate again"):
-                list(rank.loader)
+                list(reading[rank.loader.share.position])
 
         job.each(read_on)
         assert job.load() == [2, 2]
@@ -191,7 +219,7 @@ def test_within_an_epoch_all_read_in_the_same_way(rows: Path, running: Coordinat
     with crew(1, running.address, tmp_path / "saved", "one") as job:
         job.read(3)
         job.save(3)
-    other = {"coordinator_url": running.address, "rank": 0, "world_size": 1}
+    other: dict[str, Any] = {"coordinator_url": running.address, "rank": 0, "world_size": 1}
     with Loader(dataset_id="rows", global_batch_size=10, **other) as loader, pytest.raises(InvalidInput) as told:
         next(iter(loader))
     assert "was begun with global_batch_size=20, and" in str(told.value)
@@ -228,14 +256,14 @@ def test_a_dataset_is_read_by_one_loader_of_a_process_at_a_time(rows: Path, runn
 
 
 def test_each_batch_is_in_the_ledger_before_the_next_is_given_out(rows: Path, running: CoordinatorProcess) -> None:
-    how = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
+    how: dict[str, Any] = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
     with Loader(**how, report="each") as loader:
         for number, _ in enumerate(loader):
             assert ledger_of(running.address).consumed.count == 20 * number
 
 
 def test_the_loaders_state_may_be_ahead_of_the_ledger_and_never_behind(rows: Path, running: CoordinatorProcess) -> None:
-    how = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
+    how: dict[str, Any] = {"dataset_id": "rows", "global_batch_size": 20, "coordinator_url": running.address}
     with Loader(**how, report="each") as loader:
         begun = loader.state_dict()
         reading = iter(loader)
@@ -258,11 +286,8 @@ def test_the_loaders_state_may_be_ahead_of_the_ledger_and_never_behind(rows: Pat
 
 
 @pytest.fixture
-def own(tmp_path: Path, job: str) -> Any:
-    folder = tmp_path / "own"
-    folder.mkdir()
-    with coordinator(folder, "--lease-seconds", "4", "--heartbeat-seconds", "0.2") as process:
-        yield process
+def own(own_coordinator: CoordinatorProcess, job: str) -> CoordinatorProcess:
+    return own_coordinator
 
 
 def test_reading_goes_on_without_the_coordinator_and_it_learns_of_it(own: CoordinatorProcess, tmp_path: Path) -> None:
@@ -275,9 +300,37 @@ def test_reading_goes_on_without_the_coordinator_and_it_learns_of_it(own: Coordi
         assert job.read() == wanted[3:]
         assert job.read(2) == wanted[:2]
         own.start()
-        while (found := ledger_of(own.address)).consumed.to_flat() != [0, 40]:  # once a second they say it again
-            time.sleep(0.1)
+        until(lambda: ledger_of(own.address).consumed.to_flat() == [0, 40])  # once a second they say it again
+        found = ledger_of(own.address)
         assert (found.dataset.epoch, judge(found, 0).consumed) == (1, 220)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_nobody_goes_back_for_what_was_saved_while_the_coordinator_was_away(
+    own: CoordinatorProcess, tmp_path: Path, job: str, size: int
+) -> None:
+    rows = write_rows(tmp_path / "rows")
+    register(own.address, rows)
+    with crew(size, own.address, tmp_path / "saved", "one") as ranks:
+        reading: dict[int, Any] = {id(rank): iter(rank.loader) for rank in ranks.ranks}
+
+        def read(count: int) -> list[list[int]]:
+            shares = ranks.each(lambda rank: [next(reading[id(rank)])["id"].tolist() for _ in range(count)])
+            return [list(chain(*parts)) for parts in zip(*shares, strict=True)]
+
+        found = read(2)
+        ranks.save(2)
+        own.kill()
+        found += read(2)
+        ranks.save(4)
+        own.start()
+        for rank in ranks.ranks:
+            assert rank.manager.session is not None
+            background.run(rank.manager.session.be_heard())
+        ranks.save(5)
+        assert found + read(3) == all_batches(rows)[:7]
+        with Client(own.address, job) as client:
+            assert client.call("GetLedger", dataset_id="rows").point == 1
 
 
 def test_what_is_saved_without_the_coordinator_says_where_it_is_in_the_data(
@@ -352,7 +405,7 @@ class Lockstep:
 
     def start(self, *ranks: int) -> None:
         for rank in ranks:
-            place = {"rank": rank, "world_size": 3, "coordinator_url": self._url}
+            place: dict[str, Any] = {"rank": rank, "world_size": 3, "coordinator_url": self._url}
             made = self.loaders[rank] = Loader(dataset_id="rows", global_batch_size=20, report="each", **place)
             self._begin[rank] = made.__iter__ if rank or not self._workers else self._from_workers(made)
 
@@ -370,7 +423,7 @@ class Lockstep:
     def step(self) -> list[int]:
         """The global batch, if all of them get it."""
         first, *others = self._reading.values()
-        none = {"id": np.empty(0)}
+        none: dict[str, Any] = {"id": np.empty(0)}
         with ThreadPoolExecutor(len(self._reading)) as threads:
             asked = [threads.submit(next, reading, none) for reading in others]
             own = next(first, none)  # by this thread: workers that a pool's forks cannot end well
@@ -378,12 +431,12 @@ class Lockstep:
         return [number for share in shares for number in share["id"].tolist()]
 
     def lose(self, rank: int) -> None:
-        """As if its process were killed: nobody hears of it any more."""
-        attendance = self.loaders.pop(rank)._attendance
+        """Its process dies, and what it had not reported with it."""
+        loader = self.loaders.pop(rank)
         del self._reading[rank]
-        assert attendance is not None
-        attendance._session._living.cancel()
-        attendance._stop()
+        assert loader.session is not None
+        background.run(loader.session.close("killed", died=True))
+        loader.close()
 
     def close(self) -> None:
         for loader in self.loaders.values():
@@ -392,37 +445,28 @@ class Lockstep:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_those_who_are_left_go_on_in_the_middle_of_an_epoch_and_who_joins_shares_in(
-    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch, workers: int
+    rows: Path, running: CoordinatorProcess, client: Client, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    folder = tmp_path / "own"
-    folder.mkdir()
-    with (
-        coordinator(folder, "--lease-seconds", "2", "--heartbeat-seconds", "0.2") as own,
-        Client(own.address, job) as client,
-    ):
-        rows = write_rows(tmp_path / "rows")
-        register(own.address, rows)
-        client.call("ConfigureJob", recovery="carry_on")
-        wanted, ranks = all_batches(rows), Lockstep(own.address, workers)
-        ranks.start(0, 1, 2)
-        ranks.rejoin()
-        seen = [ranks.step() for _ in range(4)]
-        ranks.lose(2)
+    client.call("ConfigureJob", recovery="carry_on")
+    wanted, ranks = all_batches(rows), Lockstep(running.address, workers)
+    ranks.start(0, 1, 2)
+    ranks.rejoin()
+    seen = [ranks.step() for _ in range(4)]
+    ranks.lose(2)
+    with suppress(StaleGeneration):
         ranks.step()  # which does not complete without the third: what it gives is of no use
-        while len(ledger_of(own.address).holders) > 2:
-            time.sleep(0.05)
-        ranks.rejoin()
-        seen += [ranks.step() for _ in range(3)]
-        monkeypatch.setenv("WORKER_ID", "newcomer")
-        ranks.start(2)
-        with pytest.raises(StaleGeneration, match="the job has ranks 0, 1, 2 now, and had 0, 1"):
-            ranks.step()
-        ranks.rejoin()
-        seen += [ranks.step() for _ in range(len(wanted) - len(seen))]
-        assert ranks.step() == []
-        ranks.close()
-        assert seen == wanted
-        assert judge(ledger_of(own.address), 0).consumed == 220
+    ranks.rejoin()
+    seen += [ranks.step() for _ in range(3)]
+    monkeypatch.setenv("WORKER_ID", "newcomer")
+    ranks.start(2)
+    with pytest.raises(StaleGeneration, match="the job has ranks 0, 1, 2 now, and had 0, 1"):
+        ranks.step()
+    ranks.rejoin()
+    seen += [ranks.step() for _ in range(len(wanted) - len(seen))]
+    assert ranks.step() == []
+    ranks.close()
+    assert seen == wanted
+    assert judge(ledger_of(running.address), 0).consumed == 220
 
 
 def test_files_with_as_many_rows_but_others_are_told_too(running: CoordinatorProcess, job: str, tmp_path: Path) -> None:
@@ -463,3 +507,13 @@ def test_columns_that_are_others_than_were_registered_are_named(
         rewrite(file, pa.int32())
     with pytest.raises(DataChanged, match=r"their columns differ: 'id' \(int64 / int32\)"):
         Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
+
+
+def test_a_loader_whose_process_has_left_its_job_is_closed_at_once(
+    rows: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.data.attendance.CLOSE_SECONDS", 3600.0)
+    with Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address) as loader:
+        next(iter(loader))
+        assert loader.session is not None
+        background.run(loader.session.close())

@@ -23,7 +23,7 @@ def read(running: CoordinatorProcess, client: Client) -> Iterator[Callable[[str]
 
 
 def dataset(client: Client, total: int, shard_size: int, order: str = "affinity") -> None:
-    said = {"total_samples": total, "shard_size": shard_size, "path": "/data", "format": "csv", "order": order}
+    said: Any = {"total_samples": total, "shard_size": shard_size, "path": "/data", "format": "csv", "order": order}
     client.call("RegisterDataset", dataset_id="d", **said)
 
 
@@ -74,7 +74,7 @@ def test_another_version_proves_nothing_of_this_one(client: Client, read: Any) -
     dataset(client, 20, 10)
     report(client, who, {0: 10, 1: 10})
     assert judge(read("d"), 0).whole
-    said = {"total_samples": 30, "shard_size": 10, "path": "/data", "format": "csv", "order": "affinity"}
+    said: Any = {"total_samples": 30, "shard_size": 10, "path": "/data", "format": "csv", "order": "affinity"}
     client.call("RegisterDataset", dataset_id="d", **said, replaces_version=1)
     found = judge(read("d"), 0)
     assert (found.state, found.whole, found.total) == ("running", False, 30)

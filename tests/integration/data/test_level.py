@@ -15,6 +15,7 @@ from strata import CheckpointManager, background
 from strata.data import AffinityLoader
 from strata.data.ledger import judge, read_ledger
 from strata.errors import InvalidInput, RankFailed, Refused, StaleGeneration
+from strata.testing.manager_seam import ManagerSeam, Point
 from tests.integration.data.jobs import QUICK, ROWS, register, write_rows
 from tests.servers.coordinator import CoordinatorProcess
 
@@ -57,11 +58,11 @@ class World:
     """Ranks that take each step together."""
 
     def __init__(self, url: str, root: Path, threads: ThreadPoolExecutor) -> None:
-        self._url, self._root, self._threads = url, root, threads
+        self.url, self.root, self._threads = url, root, threads
         self.ranks: list[Rank] = []
 
-    def start(self, *places: int, size: int) -> None:
-        made = self._threads.map(lambda rank: Rank(self._url, self._root, rank, size), places)
+    def start(self, *places: int, size: int, **more: Any) -> None:
+        made = self._threads.map(lambda rank: Rank(self.url, self.root, rank, size, **more), places)
         self.ranks = sorted([*self.ranks, *made], key=lambda rank: rank.rank)
 
     def each(self, work: Callable[[Rank], T]) -> list[T]:
@@ -98,7 +99,7 @@ def learned(steps: list[list[list[int]]]) -> list[int]:
 
 
 def whole(rank: Rank, epoch: int) -> bool:
-    return judge(background.run(read_ledger(rank.loader._session, "rows")), epoch).whole
+    return judge(background.run(read_ledger(rank.loader.session, "rows")), epoch).whole
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -170,12 +171,18 @@ def test_the_last_step_is_saved_behind_the_training_while_the_next_epoch_begins(
     world.each(Rank.begin)
     per_epoch = world.ranks[0].loader.steps_per_epoch
     kept = world.steps(per_epoch)
-    positions = [rank.manager._seat.joined.positions() for rank in world.ranks]
-    assert world.step() is None
-    assert [rank.loader.epoch for rank in world.ranks] == [1, 1]
-    for rank, position in zip(world.ranks, positions, strict=True):
-        rank.manager._saver.positions = lambda position=position: position  # as of when the save was asked for
-    world.each(lambda rank: rank.save(per_epoch))
+    held = [ManagerSeam(rank.manager).hold(Point.WRITE) for rank in world.ranks]
+    try:
+        saves = world.each(lambda rank: rank.manager.save_async({"step": np.array(per_epoch)}, per_epoch))
+        assert all(each.reached.wait(20) for each in held)
+        assert world.step() is None
+        assert [rank.loader.epoch for rank in world.ranks] == [1, 1]
+        assert not any(save.done() for save in saves)
+    finally:
+        for each in held:
+            each.let_go.set()
+    for save in saves:
+        save.result()
     world.close()
     world.start(0, 1, size=2)
     assert world.each(Rank.load) == [per_epoch] * 2
@@ -184,11 +191,10 @@ def test_the_last_step_is_saved_behind_the_training_while_the_next_epoch_begins(
     assert whole(world.ranks[0], 0)
 
 
-def test_a_rank_that_is_lost_is_waited_for_and_told_of(world: World, running: CoordinatorProcess) -> None:
-    world.start(0, size=2)
+def test_a_rank_that_is_lost_is_waited_for_and_told_of(world: World) -> None:
+    world.start(0, size=2, wait_seconds=0.5)
     rank = world.ranks[0]
-    other = Rank(running.address, world._root, 1, 2)
-    rank.loader._epochs._wait_seconds = 0.5
+    other = Rank(world.url, world.root, 1, 2)
     with pytest.raises(RankFailed, match=r"samples of epoch 0 are not reported yet: they were shared out to 2 ranks"):
         for _ in rank.loader:
             pass

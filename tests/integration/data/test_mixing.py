@@ -19,7 +19,7 @@ from tests.servers.coordinator import Client, CoordinatorProcess
 
 T = TypeVar("T")
 WEIGHTS = {"much": 0.7, "little": 0.3}
-CUT = {"shuffle": True, "seed": 3, "shard_size": 16}
+CUT: dict[str, Any] = {"shuffle": True, "seed": 3, "shard_size": 16}
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def crew(size: int, url: str, root: Path, run: str, **how: Any) -> Iterator[Crew
     with ExitStack() as open_ones, ThreadPoolExecutor(size) as threads:
 
         def start(rank: int) -> Rank:
-            place = {"coordinator_url": url, "rank": rank, "world_size": size}
+            place: dict[str, Any] = {"coordinator_url": url, "rank": rank, "world_size": size}
             manager = CheckpointManager(root, run_id=run, config=QUICK, **place)
             open_ones.callback(manager.close)
             return Rank(mixed(open_ones, [{"dataset_id": name} for name in WEIGHTS], **place, **how), manager)

@@ -52,7 +52,7 @@ def owners(registry: DatasetRegistry, ranks: list[int]) -> dict[int, int]:
 
 
 def imagenet(registry: DatasetRegistry, **said: Any) -> Any:
-    given = {"path": "/data/imagenet", "format": "parquet", "total_samples": TOTAL, "shard_size": SHARD} | said
+    given: Any = {"path": "/data/imagenet", "format": "parquet", "total_samples": TOTAL, "shard_size": SHARD} | said
     return registry.register(dataset_id="imagenet", **given)
 
 

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ import trustme
 
 from strata import DatasetRegistry
 from strata.rpc import RpcError, Status
+from tests.coordinators import TOKEN
 from tests.servers.coordinator import Client, CoordinatorProcess, coordinator
-
-TOKEN = "a-token-for-the-registry"
 
 
 def registered(registry: DatasetRegistry, seed: int = 0) -> int:
@@ -25,9 +23,8 @@ def answers(registry: DatasetRegistry) -> list[object]:
 
 
 @pytest.fixture
-def own(tmp_path: Path, job: str) -> Iterator[CoordinatorProcess]:
-    with coordinator(tmp_path) as process:
-        yield process
+def own(own_coordinator: CoordinatorProcess, job: str) -> CoordinatorProcess:
+    return own_coordinator
 
 
 def test_a_coordinator_that_was_killed_knows_the_same_when_it_is_back(own: CoordinatorProcess, job: str) -> None:
@@ -81,21 +78,20 @@ def test_one_that_does_not_come_back_is_given_up_by_name(own: CoordinatorProcess
         assert registered(registry) == 1
 
 
-def test_of_several_addresses_the_one_that_answers(own: CoordinatorProcess) -> None:
-    with DatasetRegistry(f"http://127.0.0.1:9,http://{own.address}") as registry:
+def test_of_several_addresses_the_one_that_answers(running: CoordinatorProcess, job: str) -> None:
+    with DatasetRegistry(f"http://127.0.0.1:9,http://{running.address}") as registry:
         assert registered(registry) == 1
 
 
-def test_a_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with coordinator(tmp_path, environment={"STRATA_TOKEN": TOKEN}) as process:
-        with DatasetRegistry(process.address) as registry:
-            with pytest.raises(RpcError, match=process.address) as refused:
-                registered(registry)
-            assert refused.value.status is Status.UNAUTHENTICATED
-            assert TOKEN not in str(refused.value)
-        monkeypatch.setenv("STRATA_TOKEN", TOKEN)
-        with DatasetRegistry(process.address) as registry:
-            assert registered(registry) == 1
+def test_a_token_is_shown(guarded: CoordinatorProcess, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DatasetRegistry(guarded.address) as registry:
+        with pytest.raises(RpcError, match=guarded.address) as refused:
+            registered(registry)
+        assert refused.value.status is Status.UNAUTHENTICATED
+        assert TOKEN not in str(refused.value)
+    monkeypatch.setenv("STRATA_TOKEN", TOKEN)
+    with DatasetRegistry(guarded.address) as registry:
+        assert registered(registry) == 1
 
 
 def test_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

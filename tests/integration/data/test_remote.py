@@ -26,7 +26,7 @@ BATCH = 8
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_are_those_of_a_disk(place: Place, tmp_path: Path, kind: str) -> None:
-    made, index = place.put(kind), place.index(kind)
+    made, index = place.put(kind), place.indexed(kind)
     (tmp_path / "data").mkdir()
     expected = written(made, tmp_path / "data", [ROWS // FILES] * FILES)
     assert rows_of(index).equals(expected)
@@ -107,7 +107,7 @@ def test_what_fails_for_a_while_is_asked_for_again(place: Place, fault: Any) -> 
 
 
 def test_a_storage_that_is_down_is_told_and_the_loader_goes_on_when_it_is_back(place: Place, tmp_path: Path) -> None:
-    index = place.index("parquet", IMPATIENT)
+    index = place.indexed("parquet", IMPATIENT)
     with Loader(index, BATCH, shuffle=False) as whole:
         expected = batches_of(whole)
     with Loader(index, BATCH, shuffle=False, memory_bytes=1, threads=1, cache=tmp_path) as loader:
@@ -126,7 +126,7 @@ def test_a_storage_that_is_down_is_told_and_the_loader_goes_on_when_it_is_back(p
 
 
 def test_nobody_there_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = place.index("parquet", IMPATIENT)
+    index = place.indexed("parquet", IMPATIENT)
     for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST", "AZURE_STORAGE_ENDPOINT"):
         if name in os.environ:
             monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -156,10 +156,10 @@ def test_the_command_line_takes_its_urls(s3_place: Place) -> None:
     assert told[0].split("dataset")[1].strip().startswith(f"{ROWS} samples in {FILES} files")
     s3_place.storage.write("part-1.parquet", of_parquet(table(1)))
     s3_place.storage.delete("part-2.parquet")
-    told = strata_here("data", "check", url)
-    assert told.returncode == 1
-    assert f"missing {url}/part-2.parquet" in told.stdout.decode()
-    assert f"{FILES} files indexed: 1 changed, 1 missing" in told.stdout.decode()
+    checked = strata_here("data", "check", url)
+    assert checked.returncode == 1
+    assert f"missing {url}/part-2.parquet" in checked.stdout.decode()
+    assert f"{FILES} files indexed: 1 changed, 1 missing" in checked.stdout.decode()
 
 
 @pytest.mark.xdist_group("seaweedfs")

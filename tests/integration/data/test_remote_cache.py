@@ -75,14 +75,14 @@ def reading(index: DatasetIndex, root: Path, limit: int, expected: pa.Table, **s
 
 @pytest.fixture
 def parquet(s3_place: Place) -> tuple[DatasetIndex, pa.Table]:
-    return s3_place.index("parquet"), table(ROWS).select(["id", "text"])
+    return s3_place.indexed("parquet"), table(ROWS).select(["id", "text"])
 
 
 @pytest.fixture
 def records(s3_place: Place) -> tuple[DatasetIndex, pa.Table, int]:
     """Many small blocks, and a limit that a third of them fill."""
-    index = s3_place.index("tfrecord-small-blocks")
-    limit = 10 * (int(index.lengths.max()) + module._HEAD_BYTES)
+    index = s3_place.indexed("tfrecord-small-blocks")
+    limit = 10 * (int(index.lengths.max()) + module.HEAD_BYTES)
     assert index.blocks > 20
     return index, as_tfrecord(table(ROWS)), limit
 
@@ -130,7 +130,7 @@ def test_who_is_killed_while_room_is_made_leaves_nothing_torn(
 
         def dies(step: int = step, read: Callable[[], None] = read) -> None:
             steps: Any = AtStep(step, killed)
-            module.os = steps
+            module.os = steps  # type: ignore[attr-defined]  # its own steps count, not those of all
             read()
             os._exit(0 if steps.is_past else 1)
 

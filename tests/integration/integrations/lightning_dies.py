@@ -21,7 +21,7 @@ class Dies(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if trainer.global_step == 3 * BATCHES - 1:
-            self._plugin._wait()  # the fault is for what comes next alone
+            self._plugin.wait()  # the fault is for what comes next alone
             self._storage.faults = Faults(stuck=1.0)
         if trainer.global_step == 3 * BATCHES + 1:
             os._exit(9)

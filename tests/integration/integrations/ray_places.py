@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import ray_train
+import ray_train  # type: ignore[import-not-found]  # of examples/
 from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -17,9 +17,9 @@ from strata import TrainingOrchestrator
 def note(config: dict[str, Any]) -> None:
     """As on a Slurm cluster, where all of a node have the rank of the process that started Ray there."""
     os.environ |= {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    found = [TrainingOrchestrator.from_env()._who]
+    found = [TrainingOrchestrator.from_env().who]
     os.environ["STRATA_RANK"] = "7"
-    found.append(TrainingOrchestrator.from_env(world_size=9)._who)
+    found.append(TrainingOrchestrator.from_env(world_size=9).who)
     rank = ray.train.get_context().get_world_rank()
     (Path(config["folder"]) / str(rank)).write_text(json.dumps([(each.rank, each.world_size) for each in found]))
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import ray
-import ray_train
+import ray_train  # type: ignore[import-not-found]  # of examples/
 
 
 def main(folder: Path, runs: list[str]) -> None:

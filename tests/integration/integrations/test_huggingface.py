@@ -113,7 +113,7 @@ def test_what_is_logged_goes_with_the_save_and_the_limit_is_kept(tmp_path: Path)
 
 
 def test_the_best_model_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "eval_strategy": "steps",
         "eval_steps": 2,
         "load_best_model_at_end": True,
@@ -148,7 +148,8 @@ def test_a_manager_of_ones_own_is_used_and_left_open(tmp_path: Path) -> None:
 def test_it_is_exported_for_from_pretrained(tmp_path: Path) -> None:
     trained = trainer(tmp_path / "run")
     trained.train()
-    program = [sys.executable, "-m", "strata", "ckpt", "export", "hf", tmp_path / "run", tmp_path / "exported"]
+    folders = [str(tmp_path / "run"), str(tmp_path / "exported")]
+    program = [sys.executable, "-m", "strata", "ckpt", "export", "hf", *folders]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run(program, env=environment, check=True, capture_output=True, timeout=120)
     again = GPT2LMHeadModel.from_pretrained(tmp_path / "exported")
@@ -188,14 +189,15 @@ def test_a_save_that_fails_is_raised_when_training_is_over(tmp_path: Path) -> No
     class Break(StopAt):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.global_step == 7:
-                trained._strata.wait()  # the fault is for the last save alone
+                manager.wait()  # the fault is for the last save alone
                 storage.faults = Faults(before=1.0)
 
-    trained = trainer(tmp_path, own={"checkpoints": storage})
-    trained.add_callback(Break(0))
-    with pytest.raises(StorageError):
-        trained.train()
-    assert trained.state.global_step == 8
+    with CheckpointManager(storage) as manager:
+        trained = trainer(tmp_path, own={"checkpoints": manager})
+        trained.add_callback(Break(0))
+        with pytest.raises(StorageError):
+            trained.train()
+        assert trained.state.global_step == 8
     storage.faults = Faults()
     assert CheckpointReader(storage).list_checkpoints() == [2, 4, 6]
 
@@ -212,6 +214,7 @@ def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_two_ranks(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -236,9 +239,10 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert steps(tmp_path / "parts") == [2, 4, 6, 8, 10]
 
 
+@pytest.mark.long
 def test_the_example(tmp_path: Path) -> None:
     def run(count: int) -> str:
-        program = [sys.executable, ROOT / "examples" / "huggingface_trainer.py", tmp_path, str(count)]
+        program = [sys.executable, str(ROOT / "examples" / "huggingface_trainer.py"), str(tmp_path), str(count)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200, check=True).stdout
 

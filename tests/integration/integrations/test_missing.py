@@ -32,10 +32,17 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     ("module", "hidden", "advice"),
     [
-        ("lightning", ["lightning", "lightning_fabric", "pytorch_lightning"], "pip install lightning"),
-        ("huggingface", ["accelerate"], "needs accelerate: pip install transformers accelerate"),
-        ("huggingface", ["transformers"], "needs transformers: pip install transformers accelerate"),
-        ("ray", ["ray"], "pip install 'ray[train]'"),
+        (
+            "lightning",
+            ["lightning", "lightning_fabric", "pytorch_lightning"],
+            "pip install 'strata-runtime[lightning]'",
+        ),
+        ("huggingface", ["accelerate"], "needs accelerate: pip install 'strata-runtime[huggingface]'"),
+        ("huggingface", ["transformers"], "needs transformers: pip install 'strata-runtime[huggingface]'"),
+        ("ray", ["ray"], "pip install 'strata-runtime[ray]'"),
+        ("lightning", ["torch"], "needs torch: pip install 'strata-runtime[lightning]'"),
+        ("huggingface", ["torch", "accelerate"], "needs accelerate: pip install 'strata-runtime[huggingface]'"),
+        ("dcp", ["torch"], "needs torch: pip install 'strata-runtime[torch]'"),
     ],
 )
 def test_it_says_what_to_install(module: str, hidden: list[str], advice: str) -> None:
@@ -46,6 +53,13 @@ def test_it_says_what_to_install(module: str, hidden: list[str], advice: str) ->
     last = told.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ModuleNotFoundError: strata.integrations.{module} needs ")
     assert last.endswith(advice)
+
+
+def test_the_package_for_pytorch_says_what_to_install() -> None:
+    told = run(WITHOUT.replace("integrations.{module}", "torch").format(hidden=["torch"]))
+    assert told.stderr.strip().splitlines()[-1] == (
+        "ModuleNotFoundError: strata.torch needs torch: pip install 'strata-runtime[torch]'"
+    )
 
 
 def test_nobody_else_imports_them() -> None:

@@ -81,7 +81,7 @@ def test_a_run_that_lost_a_worker_comes_to_the_same_parameters_as_one_that_did_n
 @pytest.mark.long
 def test_the_place_of_a_worker_is_what_ray_says_unless_it_is_said_otherwise(tmp_path: Path) -> None:
     run_with_ray("ray_places.py", tmp_path)
-    assert [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)] == [
+    assert [json.loads((tmp_path / str(rank)).read_text("utf-8")) for rank in range(2)] == [
         [[0, 2], [7, 9]],
         [[1, 2], [7, 9]],
     ]
@@ -100,7 +100,7 @@ def test_who_has_only_imported_ray_is_who_the_environment_says(
 ) -> None:
     for name, value in said.items():
         monkeypatch.setenv(name, value)
-    assert TrainingOrchestrator.from_env()._who[2:] == found
+    assert TrainingOrchestrator.from_env().who[2:] == found
 
 
 # -- without a cluster: what a worker is told by Ray is said here ----------------------------------------------------

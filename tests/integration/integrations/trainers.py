@@ -29,7 +29,7 @@ class Counting(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def model() -> GPT2LMHeadModel:
     """With dropout: so random numbers count."""
     torch.manual_seed(3)
-    sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    sizes: dict[str, Any] = {"vocab_size": 32, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2}
     return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
 
 
@@ -39,7 +39,7 @@ def trainer(folder: Path, kind: type[Trainer] = StrataTrainer, own: Any = None, 
     arguments = TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to="none", disable_tqdm=True, learning_rate=1e-2, **settings
     )
-    data = {"train_dataset": Counting(), "eval_dataset": Counting(8)}
+    data: dict[str, Any] = {"train_dataset": Counting(), "eval_dataset": Counting(8)}
     return kind(model(), arguments, **data, **(own or {}))
 
 

@@ -32,7 +32,7 @@ class Counting(LocalStorage):
     read_bytes = 0
 
     async def read_into(self, path: str, start: int, targets: Sequence[Data]) -> None:
-        self.read_bytes += sum(memoryview(target).nbytes for target in targets)
+        self.read_bytes += sum(memoryview(target).nbytes for target in targets)  # type: ignore[arg-type, misc]
         await super().read_into(path, start, targets)
 
 

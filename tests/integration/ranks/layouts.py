@@ -66,7 +66,7 @@ def main() -> None:
             there = [name for name in saved if name.startswith(f"{number}.")]
             here = [name for name in own if name.startswith(f"{number}.")]
             for name in here:  # every layout here from every layout there
-                room = {other: torch.zeros_like(own[name]) for other in there}
+                room: dict[str, Any] = {other: torch.zeros_like(own[name]) for other in there}
                 manager.load(into=room, strict=False)
                 for other, found in room.items():
                     check(found, own[name], f"{other} into {name}")

@@ -24,7 +24,7 @@ def torchrun(ranks: int, folder: Path, tell: str, *more: str, fails: bool = Fals
     command += ["-m", "tests.integration.ranks.dcp_train", str(folder), "--tell", str(told), "--until", str(UNTIL)]
     done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode != 0) == fails, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(told.read_text()) if told.exists() else {}
+    found: dict[str, Any] = json.loads(told.read_text("utf-8")) if told.exists() else {}
     return found
 
 
@@ -40,6 +40,7 @@ def loads(*ways: str) -> list[str]:
     return ["--load", *ways]
 
 
+@pytest.mark.long
 def test_four_ranks_save_and_two_go_on(tmp_path: Path) -> None:
     before = torchrun(4, tmp_path, "before.json", "--save", "dcp", "async", "manager", "torch")
     ways = loads("dcp:dcp", "manager:dcp", "dcp:async", "dcp:manager")

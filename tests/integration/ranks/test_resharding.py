@@ -17,17 +17,17 @@ def torchrun(ranks: int, folder: Path, tell: Path, *more: str) -> dict[str, Any]
     command += ["-m", "tests.integration.ranks.train", str(folder), "--tell", str(tell), "--until", str(UNTIL), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(tell.read_text())
+    found: dict[str, Any] = json.loads(tell.read_text("utf-8"))
     return found
 
 
 @pytest.mark.parametrize(
     ("how", "saving", "loading"),
     [
-        ("fsdp", 4, 2),
+        pytest.param("fsdp", 4, 2, marks=LONG),
         pytest.param("hsdp", 4, 2, marks=LONG),
         pytest.param("tp", 4, 3, marks=LONG),
-        ("ddp", 2, 3),
+        pytest.param("ddp", 2, 3, marks=LONG),
         pytest.param("fsdp", 2, 4, marks=LONG),
         pytest.param("fsdp", 3, 1, marks=LONG),
         pytest.param("ddp", 4, 2, marks=LONG),

@@ -51,7 +51,8 @@ def loss_at(step: int, model: nn.Module, share: int, shares: int) -> torch.Tenso
     """Of this rank's share of the step's batch; their mean is that of the batch."""
     inputs = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
     own = inputs.chunk(shares)[share]
-    return (model(own) - own.sum(1, keepdim=True)).square().mean()
+    found: torch.Tensor = model(own)
+    return (found - own.sum(1, keepdim=True)).square().mean()
 
 
 def whole(tensor: Any) -> torch.Tensor:

@@ -156,8 +156,8 @@ class AioClient:
             responses,
             (await call.code()).value[0],
             await call.details() or "",
-            dict(await call.initial_metadata() or ()),
-            dict(await call.trailing_metadata() or ()),
+            dict(iter(await call.initial_metadata() or ())),
+            dict(iter(await call.trailing_metadata() or ())),
         )
 
     async def _converse(self, ask: Ask, call: Any, responses: list[bytes]) -> None:

@@ -1,13 +1,17 @@
 """Both servers, each once for all tests; and the clients that ask them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.integration.rpc.clients import AioClient, Client, NodeClient, SyncClient
 from tests.servers.grpc_process import Running, interop_server
 
-CLIENTS = {"grpcio": SyncClient, "grpcio-aio": AioClient, "grpc-js": NodeClient}
+CLIENTS: dict[str, Callable[[str], Client]] = {
+    "grpcio": SyncClient,
+    "grpcio-aio": AioClient,
+    "grpc-js": NodeClient,
+}
 
 
 @pytest.fixture(scope="session")

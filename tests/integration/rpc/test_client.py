@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -116,7 +116,7 @@ def test_an_address_that_does_not_answer_is_passed_over(strata_server: Running, 
         addresses = [dead_address(), deaf, strata_server.address]
         with BlockingChannel(Channel(addresses, options=options)) as channel:
             assert channel.call(remote("Echo", idempotent=idempotent), b"found") == b"found"
-            assert channel.channel._addresses.current == 2
+            assert channel.channel.address == strata_server.address
             with channel.stream(remote("PingPong")) as talk:
                 talk.send(b"x")
                 assert talk.receive() == b"x"
@@ -130,6 +130,24 @@ def test_nobody_answers() -> None:
         channel.call(ECHO, b"")
     assert raised.value.status is Status.UNAVAILABLE
     assert raised.value.retry
+
+
+def test_it_is_known_whether_anybody_is_there(strata_server: Running) -> None:
+    with BlockingChannel(Channel(dead_address(), options=QUICK)) as channel:
+        for ask in (lambda: channel.call(ECHO, b""), lambda: channel.stream(remote("PingPong")).__enter__()):
+            channel.channel.silence.ends()
+            with pytest.raises(RpcError):
+                ask()
+            assert channel.channel.silence.seconds > 0
+    with BlockingChannel(Channel([dead_address(), strata_server.address], options=QUICK)) as channel:
+        for name, said in (("Echo", b""), ("Nothing", b"")):
+            channel.channel.silence.begins()
+            with suppress(RpcError):  # an error is an answer, too
+                channel.call(remote(name), said)
+            assert channel.channel.silence.seconds == 0
+        channel.channel.silence.begins()
+        with channel.stream(remote("PingPong")):
+            assert channel.channel.silence.seconds == 0
 
 
 def test_only_what_may_be_asked_again_is(strata_server: Running) -> None:
@@ -255,9 +273,9 @@ def test_a_channel_needs_addresses(wrong: object) -> None:
 
 
 def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
-    for half in ({"certificate": tmp_path}, {"key": tmp_path}):
+    for certificate, key in ((tmp_path, None), (None, tmp_path)):
         with pytest.raises(InvalidInput, match="belong together"):
-            ClientTls(tmp_path, **half)
+            ClientTls(tmp_path, certificate, key)
 
 
 def test_a_token_that_cannot_be_sent_is_told(strata_server: Running) -> None:

@@ -14,6 +14,7 @@ import uvloop
 
 from strata.rpc.entrance import Entrance
 from strata.rpc.listening import tcp_sockets
+from tests.until import until_async
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -44,14 +45,14 @@ class Place:
 
     def __init__(self, context: ssl.SSLContext, trust: ssl.SSLContext, *, most: int, patience_seconds: float) -> None:
         self.inside: set[Echo] = set()
-        self._trust = trust
+        self.trust = trust
         (listener,) = tcp_sockets("127.0.0.1", 0)
         self.address = listener.getsockname()
         self.entrance = Entrance([listener], context, lambda: Echo(self), most=most, patience_seconds=patience_seconds)
 
     async def say(self, word: bytes) -> bytes:
         """From a client that does everything right."""
-        reader, writer = await asyncio.open_connection(*self.address, ssl=self._trust)
+        reader, writer = await asyncio.open_connection(*self.address, ssl=self.trust)
         writer.write(word)
         answer = await reader.readexactly(len(word))
         writer.close()
@@ -65,8 +66,18 @@ class Place:
         await asyncio.get_running_loop().sock_connect(made, self.address)
         if first:
             await asyncio.get_running_loop().sock_sendall(made, first)
-        await asyncio.sleep(0.02)  # it is taken in
+        await turns()  # it is taken in, and heard
         return made
+
+
+async def turns() -> None:
+    """Of the loop, in each of which it looks at all that came in."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(params=LOOPS)
@@ -81,19 +92,17 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
         scene: Callable[[Place], Coroutine[Any, Any, None]], *, most: int = 10, patience_seconds: float = 10.0
     ) -> None:
         async def work() -> None:
+            await turns()
+            before = descriptors()
             place = Place(context, trust, most=most, patience_seconds=patience_seconds)
             try:
                 await scene(place)
             finally:
                 place.entrance.close()
-                await asyncio.sleep(0.05)
+                await until_async(lambda: descriptors() <= before + 2)  # the loop keeps a few for itself
 
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.get_loop()
-            before = len(os.listdir("/proc/self/fd"))
             runner.run(work())
-            after = len(os.listdir("/proc/self/fd"))
-        assert after <= before + 2, "the loop keeps a few for itself"
 
     return run
 
@@ -150,7 +159,7 @@ def test_those_in_the_middle_of_a_handshake_stay(play: Callable[..., None]) -> N
         assert all(map(still_open, begun))
         for each in begun:
             each.close()
-        await asyncio.sleep(0.1)
+        await until_async(lambda: not place.entrance.coming)
         assert await place.say(b"hello") == b"hello", "they left, and left room"
 
     play(scene, most=2)
@@ -188,7 +197,7 @@ def test_who_only_looks_whether_somebody_listens_is_no_news(
     async def scene(place: Place) -> None:
         for _ in range(3):
             (await place.knock()).close()
-        await asyncio.sleep(0.05)
+        await until_async(lambda: not place.entrance.coming)
         assert await place.say(b"hello") == b"hello"
 
     play(scene)
@@ -197,7 +206,7 @@ def test_who_only_looks_whether_somebody_listens_is_no_news(
 
 def test_close_sends_everybody_away_who_is_not_in(play: Callable[..., None]) -> None:
     async def scene(place: Place) -> None:
-        reader, writer = await asyncio.open_connection(*place.address, ssl=place._trust)
+        reader, writer = await asyncio.open_connection(*place.address, ssl=place.trust)
         silent, begun = await place.knock(), await place.knock(HALF_A_HELLO)
         place.entrance.close()
         assert await closed(silent)

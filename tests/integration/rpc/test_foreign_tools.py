@@ -68,16 +68,16 @@ def test_h2load_finds_no_failure(server: Running, body: Path, connections: int, 
 class H2Peer:
     def __init__(self, opened: socket.socket) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
-        self._socket = opened
+        self.socket = opened
         self.h2.initiate_connection()
         self.flush()
 
     def flush(self, more: bytes = b"") -> None:
-        self._socket.sendall(self.h2.data_to_send() + more)
+        self.socket.sendall(self.h2.data_to_send() + more)
 
     def events(self) -> Iterator[Event]:
         """Until the server closes the connection."""
-        while heard := self._socket.recv(65_536):
+        while heard := self.socket.recv(65_536):
             yield from self.h2.receive_data(heard)
             self.flush()
 
@@ -156,7 +156,7 @@ def _echo(peer: H2Peer, number: int) -> bytes:
 
 def test_a_flood_is_told_to_calm_down_and_others_are_served(strata_server: Running) -> None:
     with h2_peer(strata_server.address) as bad, h2_peer(strata_server.address) as good:
-        bad._socket.sendall(b"".join(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8) for _ in range(100)))
+        bad.socket.sendall(b"".join(b"\0\0\x08\x06\0\0\0\0\0" + bytes(8) for _ in range(100)))
         ended = [event for event in bad.events() if isinstance(event, ConnectionTerminated)]
         assert [event.error_code for event in ended] == [ErrorCode.ENHANCE_YOUR_CALM]
         assert _echo(good, 1) == message(b"still here")

@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from strata.rpc import Call, GrpcioServer, Kind, Later, Line, Method, RpcError, Server, Status, Talk, talking
+from tests.until import until_async
 
-SERVERS = {"strata": Server, "grpcio": GrpcioServer}
+SERVERS: dict[str, type[Server | GrpcioServer]] = {"strata": Server, "grpcio": GrpcioServer}
 PATH = "/test.Service/Talk"
 
 
@@ -119,11 +120,14 @@ def test_who_does_not_read_is_not_heard_and_little_is_kept_for_it(served: Any) -
     async def work(open_: Any, talks: list[Answering]) -> None:
         call = open_()
         sending = asyncio.ensure_future(_send(call, 20_000))
-        count = -1
-        while not talks or count != talks[0].count:
-            count = talks[0].count if talks else -1
-            await asyncio.sleep(0.5)
-        assert 0 < count < 20_000
+        counts = [-1]
+
+        def stands_still() -> bool:
+            counts.append(talks[0].count if talks else -1)
+            return counts[-1] == counts[-2] > 0
+
+        await until_async(stands_still, every=0.5)
+        assert counts[-1] < 20_000
         sending.cancel()
         call.cancel()
         assert (await told(open_(), b"much"))[1] == "RESOURCE_EXHAUSTED"

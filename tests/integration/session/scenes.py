@@ -2,34 +2,27 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from strata.session.lines import Line, encoded
 from tests.servers.coordinator import CoordinatorProcess
+from tests.until import until
 
 HELPER = "strata.session.keepalive"
 ROOT = Path(__file__).parents[3]
 
 
-def eventually(holds: Callable[[], Any], what: str = "it", seconds: float = 60.0) -> Any:
-    ends = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < ends, f"{what} did not come to be"
-        time.sleep(0.05)
-    return found
+eventually = until
 
 
 def is_there(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -40,7 +33,7 @@ def helpers_of(pid: int) -> list[int]:
     for each in Path("/proc").glob("[0-9]*"):
         try:
             words = (each / "cmdline").read_bytes().split(b"\0")
-            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int((each / "stat").read_text("utf-8").rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
         if HELPER.encode() in words and str(pid).encode() in words and parent != pid:
@@ -50,8 +43,8 @@ def helpers_of(pid: int) -> list[int]:
 
 def helper_of(pid: int) -> int:
     """The helper, once it has loaded all that it needs to speak."""
-    found = int(eventually(lambda: helpers_of(pid), "a helper")[0])
-    eventually(lambda: "cygrpc" in Path(f"/proc/{found}/maps").read_text(), "what it speaks with")
+    (found,) = until(lambda: helpers_of(pid))
+    until(lambda: "cygrpc" in Path(f"/proc/{found}/maps").read_text("utf-8"))
     return found
 
 
@@ -61,17 +54,10 @@ def lost(running: CoordinatorProcess, job: str) -> list[str]:
     return [each["message"] for each in reversed(events) if each["kind"] == "worker_lost"]
 
 
-def worker(running: CoordinatorProcess, job: str, name: str = "w0") -> dict[str, Any]:
-    """As the coordinator shows it."""
-    found = running.get(f"/api/v1/workers?job={job}")["items"]
-    return next(each for each in found if each["worker_id"] == name)
-
-
-def heartbeats(running: CoordinatorProcess) -> float:
-    """How many the coordinator has answered since it started."""
-    with urllib.request.urlopen(f"http://{running.http}/metrics", timeout=10) as answer:
-        told = answer.read().decode()
-    return sum(float(count) for count in re.findall(r'requests_total{code="OK",method="Heartbeat"} (\S+)', told))
+def worker(running: CoordinatorProcess, job: str, token: str = "") -> dict[str, Any]:
+    """How the coordinator shows w0."""
+    found = running.get(f"/api/v1/workers?job={job}", token)["items"]
+    return next(each for each in found if each["worker_id"] == "w0")
 
 
 class Trainer:
@@ -143,7 +129,7 @@ class Helper:
         os.close(self._pipe)
         self.watched.kill()
         self.watched.wait(30)
-        eventually(lambda: not is_there(self.pid), "the end of the helper")
+        until(lambda: not is_there(self.pid))
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.coordinators import HASTY
 from tests.integration.session.scenes import (
     ROOT,
-    eventually,
-    heartbeats,
     helper_of,
     helpers_of,
     is_there,
@@ -19,119 +17,128 @@ from tests.integration.session.scenes import (
     worker,
 )
 from tests.servers.coordinator import CoordinatorProcess, coordinator
+from tests.until import until
 
-HOLD = 5.0
-"""More than two leases."""
+HOLD = "hold 600"
+"""Until it is killed."""
+LEASE = 2.0
+"""Of `hasty`."""
 TOKEN = "a-token-that-nobody-may-see"
 
 
-def test_a_worker_that_holds_pythons_lock_stays_alive(running: CoordinatorProcess, job: str) -> None:
-    with trainer(running, job) as made:
+def spoken_for(running: CoordinatorProcess, job: str, times: int = 1, token: str = "") -> None:
+    """The coordinator hears so often of w0, which can say nothing itself."""
+    for _ in range(times):
+        until(lambda: worker(running, job, token)["heard_seconds_ago"] > 0.3)
+        until(lambda: worker(running, job, token)["heard_seconds_ago"] < 0.3)
+
+
+def test_a_worker_that_holds_pythons_lock_stays_alive(hasty: CoordinatorProcess, job: str) -> None:
+    with trainer(hasty, job) as made:
         incarnation = made.ask("register")
         helper_of(made.pid)
-        before = heartbeats(running)
-        made.ask(f"hold {HOLD}")
-        assert heartbeats(running) - before >= HOLD / 2  # one each half second, if nothing else is in the way
+        made.ask(f"hold {2 * LEASE}")
         assert made.ask("register") == incarnation
-        assert lost(running, job) == []
+        assert lost(hasty, job) == []
 
 
 @pytest.mark.long
-def test_without_a_helper_it_is_lost(running: CoordinatorProcess, job: str) -> None:
+def test_without_a_helper_it_is_lost(hasty: CoordinatorProcess, job: str) -> None:
     """What the test above holds is Python's lock indeed."""
-    with trainer(running, job, pulse=False) as made:
+    with trainer(hasty, job, pulse=False) as made:
         made.ask("register")
-        made.ask(f"hold {HOLD}")
-        assert "its lease ran out" in lost(running, job)[0]
+        made.tell(HOLD)
+        until(lambda: lost(hasty, job))
+        assert "its lease ran out" in lost(hasty, job)[0]
 
 
-def test_one_that_holds_it_for_too_long_is_given_up(running: CoordinatorProcess, job: str) -> None:
-    with trainer(running, job, stall_seconds=2.0) as made:
+def test_one_that_holds_it_for_too_long_is_given_up(hasty: CoordinatorProcess, job: str) -> None:
+    with trainer(hasty, job, stall_seconds=2.0) as made:
         made.ask("register")
         helper_of(made.pid)
-        made.tell("hold 60")
-        eventually(lambda: lost(running, job), "the end of its lease")
-        assert "its lease ran out" in lost(running, job)[0]
+        made.tell(HOLD)
+        until(lambda: lost(hasty, job))
+        assert "its lease ran out" in lost(hasty, job)[0]
         assert is_there(made.pid)
 
 
-def test_one_that_is_stopped_is_given_up_and_comes_back_as_another(running: CoordinatorProcess, job: str) -> None:
-    with trainer(running, job) as made:
+def test_one_that_is_stopped_is_given_up_and_comes_back_as_another(hasty: CoordinatorProcess, job: str) -> None:
+    with trainer(hasty, job) as made:
         incarnation = int(made.ask("register"))
         helper = helper_of(made.pid)
         os.kill(made.pid, signal.SIGSTOP)
-        eventually(lambda: lost(running, job), "the end of its lease")
+        until(lambda: lost(hasty, job))
         os.kill(made.pid, signal.SIGCONT)
-        eventually(lambda: worker(running, job)["incarnation"] > incarnation, "another incarnation")
+        until(lambda: worker(hasty, job)["incarnation"] > incarnation)
         made.ask("register")
-        made.ask(f"hold {HOLD}")
-        assert len(lost(running, job)) == 1
+        made.tell(HOLD)
+        spoken_for(hasty, job, times=2)
+        assert len(lost(hasty, job)) == 1
         assert helpers_of(made.pid) == [helper]
 
 
 def test_one_that_is_killed_is_failed_at_once_though_a_child_of_it_lives_on(
-    patient: CoordinatorProcess, job: str
+    running: CoordinatorProcess, job: str
 ) -> None:
-    with trainer(patient, job) as made:
+    with trainer(running, job) as made:
         made.ask("register")
         helper = helper_of(made.pid)
         child = int(made.ask("fork"))  # which said to the helper that all is over, and was not heard
         try:
             assert is_there(helper)
             made.kill()
-            eventually(lambda: lost(patient, job), "the news of its death")
-            assert "its process died" in lost(patient, job)[0]
-            assert worker(patient, job)["state"] == "failed"
-            eventually(lambda: not is_there(helper), "the end of the helper")
+            until(lambda: lost(running, job))
+            assert "its process died" in lost(running, job)[0]
+            assert worker(running, job)["state"] == "failed"
+            until(lambda: not is_there(helper))
             assert is_there(child)
         finally:
             os.kill(child, signal.SIGKILL)
 
 
-def test_one_that_is_killed_while_it_cannot_speak_is_told_of_too(patient: CoordinatorProcess, job: str) -> None:
-    with trainer(patient, job) as made:
+def test_one_that_is_killed_while_it_cannot_speak_is_told_of_too(running: CoordinatorProcess, job: str) -> None:
+    with trainer(running, job) as made:
         made.ask("register")
         helper_of(made.pid)
-        made.tell("hold 60")
+        made.tell(HOLD)
         made.kill()
-        eventually(lambda: lost(patient, job), "the news of its death")
+        until(lambda: lost(running, job))
 
 
-def test_who_leaves_has_not_died_and_its_helper_ends(patient: CoordinatorProcess, job: str) -> None:
-    with trainer(patient, job) as made:
+def test_who_leaves_has_not_died_and_its_helper_ends(running: CoordinatorProcess, job: str) -> None:
+    with trainer(running, job) as made:
         made.ask("register")
         helper = helper_of(made.pid)
         made.ask("leave")
-        eventually(lambda: not is_there(helper), "the end of the helper")
+        until(lambda: not is_there(helper))
         made.kill()
-        assert worker(patient, job)["state"] == "left"
+        assert worker(running, job)["state"] == "left"
 
 
-def test_a_helper_that_ends_is_started_again(running: CoordinatorProcess, job: str) -> None:
-    with trainer(running, job) as made:
-        incarnation = made.ask("register")
+def test_a_helper_that_ends_is_started_again(hasty: CoordinatorProcess, job: str) -> None:
+    with trainer(hasty, job) as made:
+        made.ask("register")
         first = helper_of(made.pid)
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: helpers_of(made.pid) not in ([], [first]), "another helper")
+        until(lambda: helpers_of(made.pid) not in ([], [first]))
         helper_of(made.pid)
-        made.ask(f"hold {HOLD}")
-        assert made.ask("register") == incarnation
-        assert lost(running, job) == []
+        made.tell(HOLD)
+        spoken_for(hasty, job, times=2)
+        assert lost(hasty, job) == []
 
 
-def test_whoever_waits_for_children_in_the_trainer_meets_no_helper(running: CoordinatorProcess, job: str) -> None:
-    with trainer(running, job) as made:
+def test_whoever_waits_for_children_in_the_trainer_meets_no_helper(hasty: CoordinatorProcess, job: str) -> None:
+    with trainer(hasty, job) as made:
         made.ask("register")
         helper = helper_of(made.pid)
-        time.sleep(0.5)  # whoever started it has ended
-        assert made.ask("wait") == "none"
+        until(lambda: made.ask("wait") == "none")
         assert is_there(helper)
 
 
 def test_it_holds_nothing_of_the_trainer_but_its_pipe_and_where_it_complains(
-    running: CoordinatorProcess, job: str
+    hasty: CoordinatorProcess, job: str
 ) -> None:
-    with trainer(running, job) as made:
+    with trainer(hasty, job) as made:
         made.ask("register")
         helper = helper_of(made.pid)
         files = {int(each.name): os.readlink(each) for each in Path(f"/proc/{helper}/fd").iterdir()}
@@ -143,39 +150,38 @@ def test_it_holds_nothing_of_the_trainer_but_its_pipe_and_where_it_complains(
         assert os.getsid(helper) != os.getsid(made.pid)
 
 
-def test_the_coordinator_is_started_again_meanwhile(tmp_path: Path, job: str) -> None:
-    flags = ("--lease-seconds", "4", "--heartbeat-seconds", "0.5")
-    with coordinator(tmp_path, *flags) as running, trainer(running, job) as made:
-        incarnation = made.ask("register")
+def test_the_coordinator_is_started_again_meanwhile(own_coordinator: CoordinatorProcess, job: str) -> None:
+    with trainer(own_coordinator, job) as made:
+        incarnation = int(made.ask("register"))
         helper_of(made.pid)
-        made.tell("hold 9")  # a restart, and more than a lease after it
-        running.kill()
-        running.start()
-        made.answer()
-        assert made.ask("register") == incarnation
-        assert lost(running, job) == []
+        made.tell(HOLD)
+        own_coordinator.kill()
+        own_coordinator.start()
+        spoken_for(own_coordinator, job, times=2)
+        assert worker(own_coordinator, job)["incarnation"] == incarnation
+        assert lost(own_coordinator, job) == []
 
 
 def test_a_token_goes_along_and_nobody_sees_it(tmp_path: Path, job: str) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    flags = ("--lease-seconds", "2", "--heartbeat-seconds", "0.5", "--token-file", str(tmp_path / "token"))
-    with coordinator(tmp_path, *flags) as running, trainer(running, job, settings={"token": TOKEN}) as made:
-        incarnation = made.ask("register")
+    flags = (*HASTY, "--token-file", str(tmp_path / "token"))
+    with coordinator(tmp_path, *flags) as own, trainer(own, job, settings={"token": TOKEN}) as made:
+        made.ask("register")
         helper = helper_of(made.pid)
-        made.ask(f"hold {HOLD}")
-        assert made.ask("register") == incarnation
+        made.tell(HOLD)
+        spoken_for(own, job, token=TOKEN)
         for name in ("cmdline", "environ"):
-            assert TOKEN not in Path(f"/proc/{helper}/{name}").read_text()
+            assert TOKEN not in Path(f"/proc/{helper}/{name}").read_text("utf-8")
 
 
 @pytest.mark.long
 def test_the_file_of_a_token_goes_along_from_wherever_it_is(tmp_path: Path, job: str) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
-    flags = ("--lease-seconds", "2", "--heartbeat-seconds", "0.5", "--token-file", str(file))
+    flags = (*HASTY, "--token-file", str(file))
     settings = {"token_file": os.path.relpath(file, ROOT)}
-    with coordinator(tmp_path, *flags) as running, trainer(running, job, settings=settings) as made:
-        incarnation = made.ask("register")
+    with coordinator(tmp_path, *flags) as own, trainer(own, job, settings=settings) as made:
+        made.ask("register")
         helper_of(made.pid)
-        made.ask(f"hold {HOLD}")
-        assert made.ask("register") == incarnation
+        made.tell(HOLD)
+        spoken_for(own, job, token=TOKEN)

@@ -19,8 +19,9 @@ def main(address: str, job: str, worker: str) -> None:
     inherited = os.open(os.devnull, os.O_RDONLY)
     os.set_inheritable(inherited, True)
     session = Session(channel_to(config), who)
+    pulse = Pulse(config, who, stall_seconds=told["stall_seconds"])
     if told["pulse"]:
-        session.use(Pulse(config, who, stall_seconds=told["stall_seconds"]))
+        session.use(pulse)
     session.start()
     libc = ctypes.PyDLL(None)  # whose functions keep Python's lock
     for line in sys.stdin:
@@ -34,9 +35,8 @@ def main(address: str, job: str, worker: str) -> None:
         elif command == "fork":
             answer = str(os.fork())
             if answer == "0":
-                assert session._pulse is not None
-                session._pulse.left()
-                session._pulse.close()
+                pulse.left()
+                pulse.close()
                 time.sleep(120)
                 os._exit(0)
         elif command == "wait":

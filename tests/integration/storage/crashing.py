@@ -112,10 +112,10 @@ def calls_of(body: Callable[[], None], log: Path, calls: Sequence[str] = CHANGES
 
         _hook(calls, hook)
         body()
-        log.write_text(" ".join(made))
+        log.write_text(" ".join(made), encoding="utf-8")
 
     assert run_child(counted) == 0
-    return log.read_text().split()
+    return log.read_text("utf-8").split()
 
 
 def _hook(calls: Sequence[str], hook: Callable[[str, Call], Call]) -> None:

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend, StorageOptions, StorageWriter
+from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend, StorageOptions
 from strata.storage.backend import Data, Progress
 from strata.storage.check import Finding, check
 from strata.storage.s3 import S3Storage
@@ -200,7 +201,7 @@ class CommitsWhatIsAborted(MemoryStorage):
     @asynccontextmanager
     async def open_writer(
         self, path: str, *, size: int | None = None, progress: Progress | None = None
-    ) -> AsyncIterator[StorageWriter]:
+    ) -> AsyncIterator[Any]:
         async with super().open_writer(path) as writer:
             try:
                 yield writer

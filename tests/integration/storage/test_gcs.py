@@ -29,7 +29,7 @@ class TestGCSConditions:
     """Create-only and compare-and-swap, against the exchange that Google documents."""
 
     enforces_conditions = True
-    _needs_conditions = StorageTests._needs_conditions
+    needs_conditions = StorageTests.needs_conditions
     test_put_if_absent = StorageTests.test_put_if_absent_does_not_replace
     test_races = StorageTests.test_of_racing_writers_one_wins
     test_swap = StorageTests.test_compare_and_swap

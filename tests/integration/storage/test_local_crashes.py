@@ -12,8 +12,7 @@ import pytest
 
 from strata.errors import StorageError, StorageFull
 from strata.storage import BlockingStorage, LocalStorage
-from strata.storage.backend import byte_view
-from strata.storage.staging import Job
+from strata.testing.local_seam import LocalSeam
 from tests.integration.disks import Disk
 from tests.integration.storage.crashing import Action, act_and_die, kill, run_child
 from tests.integration.tracing import under_strace
@@ -47,6 +46,8 @@ CHANGES: dict[str, tuple[bytes | None, Action, bytes | None]] = {
     "stream": (OLD, stream, LARGE),
     "delete": (OLD, lambda store: store.delete(KEY), None),
 }
+SOME = ("replace", "put if absent", "stream")
+SOME_OR_ALL = [pytest.param(each, marks=() if each in SOME else pytest.mark.long) for each in CHANGES]
 
 
 def prepare(root: Path, before: bytes | None) -> None:
@@ -72,7 +73,7 @@ def found(root: Path) -> bytes | None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before it", "after it"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", SOME_OR_ALL)
 def test_killed_at_every_call(tmp_path: Path, change: str, after: bool) -> None:
     before, act, then = CHANGES[change]
     outcomes = []
@@ -98,19 +99,17 @@ NOT_ALWAYS_MADE = ("futex", "brk", "mmap", "munmap", "madvise")
 """For locks and memory, which differ from run to run and touch no file."""
 
 
-def write_here(root: Path, data: bytes) -> None:
-    """A write in this very thread, as the storage's own thread does it."""
-    storage = LocalStorage(root)
-    storage._write(KEY, byte_view(data), Job(None), storage.replace)
+def write_here(root: Path) -> None:
+    LocalSeam(LocalStorage(root)).write_here(KEY, NEW)
 
 
 def test_killed_at_every_system_call(tmp_path: Path, strace: str) -> None:
     root = tmp_path / "root"
     prepare(root, OLD)
-    assert under_strace(strace, "fsync:delay_enter=1", lambda: write_here(root, NEW), tmp_path) == 0
+    assert under_strace(strace, "fsync:delay_enter=1", lambda: write_here(root), tmp_path) == 0
     made: Counter[str] = Counter()
     outcomes = []
-    calls = re.findall(r"^\d+ +(\w+)\(", (tmp_path / "strace.log").read_text(), re.MULTILINE)
+    calls = re.findall(r"^\d+ +(\w+)\(", (tmp_path / "strace.log").read_text("utf-8"), re.MULTILINE)
     # The last one is the exit. The first is the wait for the beginning, during which strace attached itself or not.
     calls = [call for call in calls[:-1] if call not in ("read", "restart_syscall", *NOT_ALWAYS_MADE)]
     assert len(calls) > 30
@@ -118,7 +117,7 @@ def test_killed_at_every_system_call(tmp_path: Path, strace: str) -> None:
         made[call] += 1
         prepare(root, OLD)
         where = f"{call}:signal=KILL:when={made[call]}"
-        assert under_strace(strace, where, lambda: write_here(root, NEW), tmp_path) == -signal.SIGKILL
+        assert under_strace(strace, where, lambda: write_here(root), tmp_path) == -signal.SIGKILL
         outcomes.append(found(root))
     turned = outcomes.index(NEW)
     assert set(outcomes[:turned]) == {OLD}
@@ -132,11 +131,8 @@ def test_a_disk_that_fails_is_an_error_with_nothing_left(tmp_path: Path, strace:
     prepare(root, OLD)
 
     def body() -> None:
-        storage = LocalStorage(root)
         with pytest.raises(StorageError, match="the disk failed"):
-            storage._attempt(
-                KEY, "write", lambda job: storage._write(KEY, byte_view(data), job, storage.replace), Job(None)
-            )
+            LocalSeam(LocalStorage(root)).write_here(KEY, data)
         assert list(root.glob(".strata-tmp/*.part")) == []
 
     assert under_strace(strace, f"{call}:error=EIO:when=1", body, tmp_path) == 0
@@ -146,7 +142,7 @@ def test_a_disk_that_fails_is_an_error_with_nothing_left(tmp_path: Path, strace:
 # -- a disk of its own -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", SOME_OR_ALL)
 def test_power_fails_at_every_call(disk: Disk, change: str) -> None:
     before, act, then = CHANGES[change]
     root = disk.path / "root"

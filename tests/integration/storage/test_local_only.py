@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import secrets
 import signal
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from strata.errors import AccessDenied, InvalidInput, ObjectChanged, ObjectNotFound, StorageError, StorageUnavailable
 from strata.storage import BlockingStorage, LocalStorage, StorageOptions, direct, filelock
-from strata.storage.staging import Job
+from strata.testing.local_seam import LocalSeam
 from tests.integration.storage.crashing import run_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -102,9 +103,9 @@ def test_all_are_tried_before_the_first_error(root: Path, store: BlockingStorage
 
 def test_the_root_of_the_filesystem_is_a_root() -> None:
     """Nothing is written: only the way up must end."""
-    storage = LocalStorage("/")
-    storage._sync_up("/", Job())
-    assert storage._tree.holds("/anything")
+    with BlockingStorage(LocalStorage("/")) as store:
+        store.delete(f"strata-{secrets.token_hex(12)}")  # syncs the folders up to the root
+        assert store.exists(os.path.realpath(__file__).lstrip("/"))
 
 
 def test_a_new_file_that_a_sweeper_holds_is_not_used(root: Path, store: BlockingStorage) -> None:
@@ -166,7 +167,7 @@ def test_a_root_that_is_no_folder_is_told(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="cannot write 'a'"):
             store.write("a", b"x")
     for bad in ("", "nul\0"):
-        with pytest.raises(InvalidInput, match="root must be the path of a folder"):
+        with pytest.raises(InvalidInput, match="root must be a path"):
             LocalStorage(bad)
 
 
@@ -219,7 +220,7 @@ def test_without_o_direct_it_writes_all_the_same(
         return wrote(fd, data, offset)
 
     if refuses == "the flag":
-        monkeypatch.setattr(direct, "_set_direct", lambda _fd, wanted: not wanted)
+        monkeypatch.setattr(direct, "set_direct", lambda _fd, wanted: not wanted)
     else:
         monkeypatch.setattr(os, "pwrite", refuse)
     store.write("whole", DATA)
@@ -229,7 +230,7 @@ def test_without_o_direct_it_writes_all_the_same(
     assert store.read("whole") == DATA.tobytes()
     assert store.read("stream") == DATA.tobytes()
     assert isinstance(store.storage, LocalStorage)
-    assert store.storage._direct is False
+    assert not LocalSeam(store.storage).is_direct
 
 
 def test_short_writes_are_finished(store: BlockingStorage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,20 +307,28 @@ def test_a_mount_that_hangs_holds_up_neither_later_calls_nor_the_end(
     go_on.set()
 
 
-def test_a_child_does_not_keep_the_lock(root: Path, store: BlockingStorage) -> None:
-    store.write("a", b"x")
-    assert isinstance(store.storage, LocalStorage)
-    with store.storage._exclusive():
+def test_a_child_does_not_keep_the_lock(root: Path, store: BlockingStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, children = os.replace, list[int]()
+
+    def fork_while_it_is_held(source: str, target: str) -> None:
         child = os.fork()
         if child == 0:
             time.sleep(30)
             os._exit(0)
+        children.append(child)
+        replace(source, target)
+
     try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fork_while_it_is_held)
+            store.write("a", b"x")
+        assert len(children) == 1
         with BlockingStorage(LocalStorage(root, options=StorageOptions(timeout_seconds=5))) as other:
             other.write("a", b"y")
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def test_a_child_leaves_its_parents_stream_alone(root: Path, store: BlockingStorage) -> None:

@@ -2,8 +2,8 @@
 
 import secrets
 import socket
-import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from strata.storage import BlockingStorage, StorageOptions
 from strata.storage.s3 import S3Storage
 from tests.servers.processes import BUCKET, S3_KEY, S3_SECRET, Server, s3_client
 from tests.servers.proxy import Fault, Proxy, Request, proxied
+from tests.until import until
 
 pytestmark = pytest.mark.xdist_group("seaweedfs")
 
@@ -27,11 +28,9 @@ def proxy(s3_server: Server) -> Iterator[tuple[Proxy, str]]:
 
 
 def open_s3(endpoint: str, options: StorageOptions = OPTIONS, **changes: str) -> BlockingStorage:
-    keys = {"access_key_id": S3_KEY, "secret_access_key": S3_SECRET, **changes}
+    keys: dict[str, Any] = {"access_key_id": S3_KEY, "secret_access_key": S3_SECRET, **changes}
     bucket = keys.pop("bucket", BUCKET)
-    return BlockingStorage(
-        S3Storage(bucket, prefix=secrets.token_hex(8), endpoint=endpoint, options=options, **keys)  # type: ignore[arg-type]
-    )
+    return BlockingStorage(S3Storage(bucket, prefix=secrets.token_hex(8), endpoint=endpoint, options=options, **keys))
 
 
 def first(number: int, fault: Fault, wanted: Callable[[Request], bool]) -> Callable[[Request], Fault | None]:
@@ -183,11 +182,7 @@ def test_after_close_no_connection_is_left(proxy: tuple[Proxy, str]) -> None:
         store.write("a", DATA)
         store.read("a")
         assert proxy[0].open_connections > 0
-    for _ in range(100):
-        if not proxy[0].open_connections:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"{proxy[0].open_connections} connections are still open")
+    until(lambda: not proxy[0].open_connections)
 
 
 # -- what is wrong, in words -------------------------------------------------------------------------------------------

@@ -13,8 +13,11 @@ from strata.checkpoint import CheckpointReader
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.errors import RankFailed, StrataError
 from strata.storage import MemoryStorage
+from strata.testing.manager_seam import ManagerSeam, Point
 from tests.servers.coordinator import Client, CoordinatorProcess
 from tests.unit.checkpoint.crews import Crew
+
+pytestmark = pytest.mark.usefixtures("job")
 
 CONFIG = CheckpointManagerConfig(ranks_seconds=20.0, coordinator_seconds=10.0)
 
@@ -42,7 +45,7 @@ def die_decided(where: Any, running: CoordinatorProcess, monkeypatch: pytest.Mon
         dying.setattr("strata.checkpoint.crewsaver.commit", never)
         dying.setattr("strata.checkpoint.recovering.Recovery.put_manifest", never)
         dying.setattr("strata.checkpoint.council.Council.outcome", fails)
-        dying.setattr(crew.managers[0]._saver, "_tell_failure", nothing)
+        ManagerSeam(crew.managers[0]).instead(Point.TELL_FAILURE, nothing)
 
         def die(rank: int, manager: CheckpointManager) -> None:
             with suppress(Dead, StrataError):  # what becomes of it is looked at afterwards

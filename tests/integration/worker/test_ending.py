@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.integration.session.scenes import worker
-from tests.servers.coordinator import CoordinatorProcess
+from tests.servers.coordinator import CoordinatorProcess, own_job
 
-JOB = "ending"
+pytestmark = pytest.mark.usefixtures("job")
+
 BEGINNING = """
 import asyncio, multiprocessing, signal, sys
 from strata import CheckpointManager, TrainingOrchestrator
@@ -18,7 +19,7 @@ from strata.session import ends
 from strata.worker.settings import OrchestratorConfig
 
 def registered(**how):
-    made = TrainingOrchestrator("w0", job_id="ending", config=OrchestratorConfig(**how))
+    made = TrainingOrchestrator("w0", config=OrchestratorConfig(**how))
     made.blocking.register_worker(ip="127.0.0.1")
     return made
 
@@ -31,12 +32,12 @@ def finish():
     ends("enough")
 
 async def within(error):
-    async with TrainingOrchestrator("w0", job_id="ending") as made:
+    async with TrainingOrchestrator("w0") as made:
         if error is not None:
             raise error
 
 async def until_interrupted():
-    async with TrainingOrchestrator("w0", job_id="ending"):
+    async with TrainingOrchestrator("w0"):
         signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(60)
 
@@ -51,7 +52,7 @@ def ended(running: CoordinatorProcess, *lines: str) -> dict[str, Any]:
     path.write_text(script)
     environment = {**os.environ, "COORDINATOR_URL": running.address}
     subprocess.run([sys.executable, str(path)], env=environment, timeout=60, check=False)
-    return worker(running, JOB)
+    return worker(running, own_job())
 
 
 @pytest.mark.parametrize(
@@ -104,5 +105,5 @@ def test_what_is_being_saved_is_committed_before_it_leaves(running: CoordinatorP
     lines = ["registered().blocking.recover()", "manager = CheckpointManager(sys.argv[0] + '.saved')"]
     shown = ended(running, *lines, "manager.save_async(bytes(50_000_000), 7)")
     assert shown["state"] == "left"
-    checkpoints = running.get(f"/api/v1/checkpoints?job={JOB}")["items"]
+    checkpoints = running.get(f"/api/v1/checkpoints?job={own_job()}")["items"]
     assert [(each["step"], each["status"]) for each in checkpoints] == [(7, "committed")]

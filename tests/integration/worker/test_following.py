@@ -12,13 +12,15 @@ from strata import CheckpointManager, CheckpointReader, Training, TrainingOrches
 from strata.data import Loader
 from strata.errors import BarrierFailed
 from tests.integration.data.jobs import write_rows
-from tests.integration.session.scenes import eventually
-from tests.integration.worker.test_training import BATCH, Start, Trainee, folder, start, worked_on
-from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.integration.worker.test_training import Start, Trainee, folder, start, worked_on
+from tests.integration.worker.trainee import BATCH
+from tests.servers.coordinator import Client, CoordinatorProcess, own_job
+from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("job")
 
 __all__ = ["folder", "start"]
 
-JOB = "default"
 PLAN = {"seconds": 0.1, "save_every": 1000, "epochs": 50}
 
 
@@ -31,12 +33,12 @@ def crew_of(start: Start, running: CoordinatorProcess, size: int) -> list[Traine
 def workers(running: CoordinatorProcess) -> list[dict[str, Any]]:
     """None before the job is known."""
     with suppress(urllib.error.HTTPError):
-        return list(running.get(f"/api/v1/workers?job={JOB}")["items"])
+        return list(running.get(f"/api/v1/workers?job={own_job()}")["items"])
     return []
 
 
 def latest(folder: Path) -> int:
-    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
         return checkpoints.latest_step() or 0
 
 
@@ -44,11 +46,11 @@ def latest(folder: Path) -> int:
 def test_an_operator_sees_it_has_it_save_and_stops_it(
     start: Start, folder: Path, running: CoordinatorProcess, size: int
 ) -> None:
-    crew, operator = crew_of(start, running, size), Client(running.address, JOB)
-    eventually(lambda: [each["state"] for each in workers(running)] == ["training"] * size, seconds=60)
-    eventually(lambda: all(each["step"] > 0 and "goodput_ratio" in each["resources"] for each in workers(running)))
+    crew, operator = crew_of(start, running, size), Client(running.address)
+    until(lambda: [each["state"] for each in workers(running)] == ["training"] * size, seconds=60)
+    until(lambda: all(each["step"] > 0 and "goodput_ratio" in each["resources"] for each in workers(running)))
     operator.call("RequestCheckpoint", reason="to look at it")
-    eventually(lambda: latest(folder) > 0)
+    until(lambda: latest(folder) > 0)
     operator.call("StopJob", reason="the night is over")
     for process in crew:
         process.ended()
@@ -65,27 +67,27 @@ def alone(tmp_path: Path, running: CoordinatorProcess, monkeypatch: pytest.Monke
 
 
 def test_an_orchestrator_of_the_same_process_is_left_as_it_was(alone: Path, running: CoordinatorProcess) -> None:
-    orchestrator = TrainingOrchestrator("w0", world_size=1, rank=0, job_id="beside")
+    orchestrator = TrainingOrchestrator("w0", world_size=1, rank=0, job_id=f"{own_job()}-beside")
     orchestrator.blocking.register_worker()
     loader = Loader(str(alone / "rows"), BATCH, format="parquet")
     with Training({"total": np.zeros(1)}, loader, CheckpointManager(alone / "checkpoints")) as training:
         for _ in training:
             pass
     orchestrator.blocking.heartbeat()
-    (shown,) = running.get("/api/v1/workers?job=beside")["items"]
+    (shown,) = running.get(f"/api/v1/workers?job={own_job()}-beside")["items"]
     assert (shown["step"], shown["state"]) == (training.completed, "idle")
     with CheckpointManager(alone / "others") as manager:
         manager.save({"of": 1}, 1)
         assert manager.session is orchestrator.session, "it is still this process's orchestrator"
     orchestrator.blocking.deregister()
-    (shown,) = running.get("/api/v1/workers?job=beside")["items"]
+    (shown,) = running.get(f"/api/v1/workers?job={own_job()}-beside")["items"]
     assert shown["state"] == "left"
 
 
 def test_what_is_waited_at_a_barrier_is_no_useful_time(alone: Path, running: CoordinatorProcess) -> None:
     seconds = 0.3
-    Client(running.address, "two").register("w1", rank=1, world_size=2)
-    orchestrator = TrainingOrchestrator("w0", world_size=2, rank=0, job_id="two")
+    Client(running.address, f"{own_job()}-two").register("w1", rank=1, world_size=2)
+    orchestrator = TrainingOrchestrator("w0", world_size=2, rank=0, job_id=f"{own_job()}-two")
     orchestrator.blocking.register_worker()
     loader, manager = Loader(str(alone / "rows"), BATCH, format="parquet"), CheckpointManager(alone, coordinator_url="")
     with Training({"total": np.zeros(1)}, loader, manager, orchestrator=orchestrator) as training:

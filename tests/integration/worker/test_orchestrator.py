@@ -4,9 +4,10 @@ import asyncio
 import sys
 import threading
 import time
+import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from strata.errors import BarrierFailed, CheckpointDamaged, CheckpointMismatch, 
 from strata.rpc import RpcError
 from strata.session import active, session
 from strata.worker import training
-from strata.worker.orchestrator import OrchestratorConfig, TrainingOrchestrator
+from strata.worker.orchestrator import TrainingOrchestrator
 from strata.worker.preemption import Stopped
+from strata.worker.settings import OrchestratorConfig
 from tests.integration.data.jobs import BATCH, ROWS, write_rows
-from tests.integration.session.scenes import eventually
-from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.servers.coordinator import Client, CoordinatorProcess, own_job
+from tests.until import until
 
-JOB = "training"
+pytestmark = pytest.mark.usefixtures("job")
+
 ALONE = OrchestratorConfig(helper=False)
 """One helper for each of many workers in one process would be a crowd."""
 
@@ -40,7 +43,7 @@ class Crew:
 
     def join(self, size: int | None = None, **how: Any) -> TrainingOrchestrator:
         rank = None if size is None else len(self.members)
-        about = {"coordinator_url": self._url, "job_id": JOB, "world_size": size, "rank": rank, "config": ALONE, **how}
+        about = {"coordinator_url": self._url, "world_size": size, "rank": rank, "config": ALONE, **how}
         member = TrainingOrchestrator(f"w{len(self.members)}", **about)
         member.blocking.register_worker(ip="127.0.0.1", port=8080, gpu_count=0)
         self.members.append(member)
@@ -68,8 +71,19 @@ def crew(running: CoordinatorProcess) -> Iterator[Crew]:
     found.close()
 
 
+@pytest.fixture
+def own_crew(own_coordinator: CoordinatorProcess) -> Iterator[Crew]:
+    """With a coordinator that it may kill, and that hears of each every half a second."""
+    found = Crew(own_coordinator.address)
+    yield found
+    found.close()
+
+
 def shown(running: CoordinatorProcess) -> dict[str, dict[str, Any]]:
-    return {each["worker_id"]: each for each in running.get("/api/v1/workers")["items"] if each["job_id"] == JOB}
+    """None before the job is known."""
+    with suppress(urllib.error.HTTPError):
+        return {each["worker_id"]: each for each in running.get(f"/api/v1/workers?job={own_job()}")["items"]}
+    return {}
 
 
 def test_its_place_is_what_the_launcher_said(crew: Crew, running: CoordinatorProcess) -> None:
@@ -87,11 +101,11 @@ def test_what_is_said_of_it_is_known_also_where_a_manager_was_made_first(
     """Which has joined the job, and knows no address."""
     for name, value in {"COORDINATOR_URL": running.address, "RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    operator = Client(running.address, JOB)
-    with CheckpointManager(tmp_path / "checkpoints", job_id=JOB):
-        eventually(lambda: "rank-0" in shown(running))
+    operator = Client(running.address)
+    with CheckpointManager(tmp_path / "checkpoints"):
+        until(lambda: "rank-0" in shown(running))
         assert [each.ip for each in operator.call("GetWorld").peers] == [""]
-        orchestrator = TrainingOrchestrator.from_env(job_id=JOB, config=ALONE)
+        orchestrator = TrainingOrchestrator.from_env(config=ALONE)
         registered = orchestrator.blocking.register_worker(ip="192.168.1.10", port=8080, gpu_count=3)
         about = shown(running)["rank-0"]
         assert (about["address"], about["gpu_count"]) == ("192.168.1.10:8080", 3)
@@ -104,17 +118,17 @@ def test_what_is_said_of_it_is_known_also_where_a_manager_was_made_first(
 
 
 def test_who_says_more_while_the_coordinator_is_away_stays_and_that_is_told_later(
-    crew: Crew, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+    own_crew: Crew, own_coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "CALL_SECONDS", 0.5)
-    (only,) = crew.world(1)
+    (only,) = own_crew.world(1)
     before = only.blocking.register_worker()
-    running.kill()
+    own_coordinator.kill()
     assert only.blocking.register_worker(port=9090) == before
     assert only.is_registered
     assert not only.should_save(3)
-    running.start()
-    eventually(lambda: shown(running)["w0"]["address"] == "127.0.0.1:9090")
+    own_coordinator.start()
+    until(lambda: shown(own_coordinator)["w0"]["address"] == "127.0.0.1:9090")
     assert only.session.incarnation == before.incarnation
 
 
@@ -147,14 +161,14 @@ def test_a_rank_that_is_said_is_taken_also_where_nobody_says_how_many_there_are(
 
 def test_a_rank_that_cannot_be_had_is_refused_with_the_reason(crew: Crew, running: CoordinatorProcess) -> None:
     crew.world(2)
-    late = TrainingOrchestrator("w9", running.address, 2, 1, job_id=JOB, config=OrchestratorConfig(register_seconds=1))
+    late = TrainingOrchestrator("w9", running.address, 2, 1, config=OrchestratorConfig(register_seconds=1))
     with pytest.raises((Refused, RpcError), match=r"rank 1.*w1"):
         late.blocking.register_worker()
     assert not late.is_registered
 
 
 def test_one_that_is_not_registered_says_what_to_do(running: CoordinatorProcess) -> None:
-    idle = TrainingOrchestrator("w0", running.address, job_id=JOB)
+    idle = TrainingOrchestrator("w0", running.address)
     with pytest.raises(InvalidInput, match="call register_worker first"):
         idle.blocking.wait_barrier("b")
     with pytest.raises(InvalidInput, match="call register_worker first"):
@@ -190,23 +204,24 @@ def test_a_barrier_names_who_is_missing(crew: Crew) -> None:
     assert failure.value.missing == ("w1",)
 
 
-def test_a_barrier_waits_for_a_coordinator_that_is_away(crew: Crew, running: CoordinatorProcess) -> None:
-    first, second = crew.world(2)
-    waiting = crew.start(first.blocking.wait_barrier, "epoch", 40.0)
-    time.sleep(0.3)
-    running.kill()
-    time.sleep(0.5)
-    running.start()
+def test_a_barrier_waits_for_a_coordinator_that_is_away(own_crew: Crew, own_coordinator: CoordinatorProcess) -> None:
+    first, second = own_crew.world(2)
+    waiting = own_crew.start(first.blocking.wait_barrier, "epoch", 40.0)
+    until(lambda: own_coordinator.get(f"/api/v1/barriers?job={own_job()}")["open"])
+    own_coordinator.kill()
+    own_coordinator.start()
     second.blocking.wait_barrier("epoch", 40.0)
     assert waiting.result(40).barrier_id == "epoch"
 
 
-def test_a_barrier_gives_up_on_a_coordinator_that_stays_away(crew: Crew, running: CoordinatorProcess) -> None:
-    (only,) = crew.world(1)
-    running.kill()
+def test_a_barrier_gives_up_on_a_coordinator_that_stays_away(
+    own_crew: Crew, own_coordinator: CoordinatorProcess
+) -> None:
+    (only,) = own_crew.world(1)
+    own_coordinator.kill()
     with pytest.raises(BarrierFailed, match="the coordinator does not answer"):
         only.blocking.wait_barrier("epoch", timeout=0.5, expected_participants=2)
-    running.start()
+    own_coordinator.start()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +237,7 @@ def test_a_barrier_gives_up_on_a_coordinator_that_stays_away(crew: Crew, running
 def test_what_cannot_be_said_of_it_is_refused_before_it_is_sent(
     running: CoordinatorProcess, wrong: dict[str, Any], why: str
 ) -> None:
-    only = TrainingOrchestrator("w0", running.address, job_id=JOB, config=ALONE)
+    only = TrainingOrchestrator("w0", running.address, config=ALONE)
     with pytest.raises(InvalidInput, match=why):
         only.blocking.register_worker(**wrong)
     assert not only.is_registered
@@ -236,9 +251,9 @@ def test_resources_that_no_heartbeat_can_carry_are_refused_and_it_stays(
     with pytest.raises(InvalidInput, match="resource"):
         only.report(resources=wrong)
     most = dict.fromkeys(map(str, range(32)), 0.5)
-    only.report("training", resources=dict.fromkeys(most, np.float32(0.5)))
+    only.report("training", resources=dict.fromkeys(most, np.float32(0.5)))  # type: ignore[arg-type]
     only.blocking.heartbeat()
-    eventually(lambda: shown(running)["w0"]["resources"] == most)
+    until(lambda: shown(running)["w0"]["resources"] == most)
 
 
 def test_a_training_loop_is_heard_of_however_many_numbers_it_reports(
@@ -250,10 +265,11 @@ def test_a_training_loop_is_heard_of_however_many_numbers_it_reports(
     state, manager = {"w": np.zeros(1)}, CheckpointManager(tmp_path / "checkpoints")
     with training.Training(state, loader, manager, orchestrator=only) as loop:
         for _ in loop:
-            loop.report(**{f"loss_{each}": float("nan") for each in range(40)})
+            loop.report(**{f"loss_{each}": 0.5 if each else float("nan") for each in range(40)})
         only.blocking.heartbeat()
         told = shown(running)["w0"]["resources"]
-        assert {"loss_0", "goodput_ratio", "recovery_seconds"} <= told.keys()
+        assert {"loss_1", "goodput_ratio", "recovery_seconds"} <= told.keys()
+        assert "loss_0" not in told, "not every reader has a word for what is no number"
         assert len(manager.describe().metrics) == 40
 
 
@@ -276,7 +292,7 @@ def test_one_training_after_the_other_in_one_process_goes_on_where_the_one_befor
     crew: Crew, running: CoordinatorProcess, tmp_path: Path, is_of_a_job: bool
 ) -> None:
     rows = write_rows(tmp_path / "rows")
-    with DatasetRegistry(running.address, job_id=JOB) as registry:
+    with DatasetRegistry(running.address) as registry:
         registry.register("rows", str(rows), "parquet", shard_size=16)
     source: dict[str, Any] = {"dataset_id": "rows"} if is_of_a_job else {"dataset": rows, "format": "parquet"}
     crew.join().blocking.recover()
@@ -303,12 +319,12 @@ def test_who_recovers_is_not_behind_the_world_until_it_changes_again(crew: Crew)
 def test_what_it_says_of_itself_is_shown(crew: Crew, running: CoordinatorProcess) -> None:
     (only,) = crew.world(1)
     only.blocking.heartbeat("training", step=7, epoch=1)
-    eventually(lambda: shown(running)["w0"]["step"] == 7)
+    until(lambda: shown(running)["w0"]["step"] == 7)
     about = shown(running)["w0"]
     assert (about["state"], about["epoch"]) == ("training", 1)
     only.report(step=8, resources={"goodput_ratio": 0.5})
     only.session.speak()
-    eventually(lambda: "goodput_ratio" in shown(running)["w0"]["resources"])
+    until(lambda: "goodput_ratio" in shown(running)["w0"]["resources"])
     assert shown(running)["w0"]["step"] == 8
     told = shown(running)["w0"]["resources"]
     assert told["cpu_seconds"] > 0, "measured, whatever else is said"
@@ -335,31 +351,30 @@ def step_until(members: list[TrainingOrchestrator], over: Callable[[int], bool],
 
     with ThreadPoolExecutor(len(members)) as threads:
         done = [threads.submit(train, place, member) for place, member in enumerate(members)]
-        ends = time.monotonic() + 60
-        while not all(each.done() for each in done):
-            if time.monotonic() > ends:
-                stop.set()
-                raise AssertionError(f"not all came to an end: {saved}")
-            time.sleep(0.02)
-        for each in done:
-            each.result()
+        try:
+            for each in done:
+                each.result(60)
+        finally:
+            stop.set()
     return saved
 
 
-def test_who_stops_the_job_has_all_ranks_save_and_stop_at_one_step(crew: Crew, running: CoordinatorProcess) -> None:
-    crew.world(3)
-    operator = Client(running.address, JOB)
-    threading.Timer(1.0, lambda: operator.call("StopJob", reason="the night is over")).start()
-    saved = step_until(crew.members, lambda place: False, 0.01)
+def test_who_stops_the_job_has_all_ranks_save_and_stop_at_one_step(
+    own_crew: Crew, own_coordinator: CoordinatorProcess
+) -> None:
+    own_crew.world(3)
+    operator = Client(own_coordinator.address)
+    threading.Timer(0.1, lambda: operator.call("StopJob", reason="the night is over")).start()
+    saved = step_until(own_crew.members, lambda place: False, 0.01)
     assert len(saved[0]) == 1
     assert saved == [saved[0]] * 3, "the same step on every rank, however fast each is"
-    assert all("the night is over" in str(member.stopping) for member in crew.members)
+    assert all("the night is over" in str(member.stopping) for member in own_crew.members)
 
 
 def test_who_registers_anew_after_a_stop_is_not_to_stop_again(crew: Crew, running: CoordinatorProcess) -> None:
     (only,) = crew.world(1)
     only.blocking.recover()
-    Client(running.address, JOB).call("StopJob", reason="the night is over")
+    Client(running.address).call("StopJob", reason="the night is over")
     assert step_until([only], lambda place: False, 0.01)[0]
     assert only.stopping is not None
     only.blocking.deregister()
@@ -385,8 +400,8 @@ def test_who_is_told_to_stop_does_not_go_back_for_others(
     def fail() -> None:
         with loop.step():
             crew.join()  # the world is another one
-            Client(running.address, JOB).call("StopJob", reason="the night is over", without_checkpoint=True)
-            eventually(lambda: only.stopping and only.is_stale)
+            Client(running.address).call("StopJob", reason="the night is over", without_checkpoint=True)
+            until(lambda: only.stopping and only.is_stale)
             raise ConnectionError("a peer is gone")
 
     with loop:
@@ -397,13 +412,13 @@ def test_who_is_told_to_stop_does_not_go_back_for_others(
     assert loop.recoveries == 0
 
 
-def test_a_hurry_is_served_soon(crew: Crew, running: CoordinatorProcess) -> None:
+def test_a_hurry_is_served_soon(own_crew: Crew, own_coordinator: CoordinatorProcess) -> None:
     """At 100 and 50 steps a second; without a hurry the step lies four heartbeats ahead."""
-    crew.world(2)
-    operator = Client(running.address, JOB)
-    asked = threading.Timer(1.0, lambda: operator.call("StopJob", reason="preempted", within_seconds=3.0))
+    own_crew.world(2)
+    operator = Client(own_coordinator.address)
+    asked = threading.Timer(0.1, lambda: operator.call("StopJob", reason="preempted", within_seconds=3.0))
     asked.start()
-    saved = step_until(crew.members, lambda place: False, 0.01)
+    saved = step_until(own_crew.members, lambda place: False, 0.01)
     assert saved[0] == saved[1]
 
 
@@ -414,7 +429,7 @@ def test_saves_by_schedule(crew: Crew) -> None:
 
 def test_all_recover_to_one_point_with_their_shards(crew: Crew, running: CoordinatorProcess, tmp_path: Path) -> None:
     crew.world(2)
-    with DatasetRegistry(running.address, job_id=JOB) as registry:
+    with DatasetRegistry(running.address) as registry:
         registry.register("rows", "/nowhere", "parquet", total_samples=100, shard_size=10)
     found = crew.each(lambda member: member.blocking.recover())
     assert {(each.step, each.generation, each.world_size) for each in found} == {(-1, found[0].generation, 2)}
@@ -434,7 +449,7 @@ def test_those_who_are_left_of_an_open_world_save_and_load_together(
     crew.each(lambda member: member.blocking.recover())
     lost = crew.members.pop(2)
     lost.blocking.deregister("it goes")
-    eventually(lambda: all(member.is_stale for member in crew.members))
+    until(lambda: all(member.is_stale for member in crew.members))
     found = crew.each(lambda member: member.blocking.recover())
     assert [(each.rank, each.world_size) for each in found] == [(0, 3), (1, 3), (2, 3)]
     assert [member.rank for member in crew.members] == [0, 1, 3]
@@ -458,9 +473,9 @@ def test_a_manager_and_a_loader_take_part_as_their_orchestrator_does(
     running: CoordinatorProcess, tmp_path: Path
 ) -> None:
     folder = write_rows(tmp_path / "rows")
-    with DatasetRegistry(running.address, job_id=JOB) as registry:
+    with DatasetRegistry(running.address) as registry:
         registry.register("rows", str(folder), "parquet", shard_size=16)
-    orchestrator = TrainingOrchestrator("w0", running.address, job_id=JOB)
+    orchestrator = TrainingOrchestrator("w0", running.address)
     orchestrator.blocking.register_worker()
     with pytest.raises(InvalidInput, match=r"recover\(\) before"):
         CheckpointManager(tmp_path / "checkpoints")
@@ -477,7 +492,7 @@ def test_a_manager_and_a_loader_take_part_as_their_orchestrator_does(
     assert list(shown(running)) == ["w0"], "one worker, whatever it does"
     orchestrator.blocking.deregister()
     assert shown(running)["w0"]["state"] == "left"
-    operator = Client(running.address, JOB)
+    operator = Client(running.address)
     latest = operator.call("LatestCheckpoint").checkpoint
     assert latest.step == 3
     assert operator.call("GetCheckpoint", attempt=latest.attempt).checkpoint.positions["rows"].consumed.edges == [0, 60]
@@ -487,7 +502,7 @@ def test_a_checkpoint_that_the_coordinator_knows_to_be_damaged_is_not_insisted_o
     crew: Crew, running: CoordinatorProcess, tmp_path: Path
 ) -> None:
     member = crew.join()
-    member.blocking.recover()
+    point = member.blocking.recover()
     with CheckpointManager(tmp_path / "checkpoints") as manager:
         manager.save({"x": np.zeros(8)}, step=10)
         assert manager.load()["x"].tolist() == [0] * 8
@@ -497,4 +512,4 @@ def test_a_checkpoint_that_the_coordinator_knows_to_be_damaged_is_not_insisted_o
         point = member.blocking.recover(again=True)
         with CheckpointManager(tmp_path / "checkpoints") as manager, pytest.raises(error):
             manager.load()
-    assert Client(running.address, JOB).call("GetWorld").generation == point.generation, "nobody goes back for it"
+    assert Client(running.address).call("GetWorld").generation == point.generation, "nobody goes back for it"

@@ -17,13 +17,14 @@ import pytest
 from strata import CheckpointManager, CheckpointReader, DatasetRegistry
 from strata.data import Loader
 from tests.integration.data.jobs import ROWS, write_rows
-from tests.integration.session.scenes import eventually
 from tests.integration.worker.trainee import BATCH
-from tests.servers.coordinator import Client, CoordinatorProcess
+from tests.servers.coordinator import Client, CoordinatorProcess, own_job
+from tests.until import until
+
+pytestmark = pytest.mark.usefixtures("job")
 
 STEPS = 2 * -(-ROWS // BATCH)
 TOTAL = 2 * sum(range(ROWS))
-JOB = "training"
 DONE = {"steps": STEPS, "total": TOTAL, "samples": 2 * ROWS, "went_back": 0}
 
 
@@ -54,7 +55,7 @@ class Trainee:
 
     @property
     def said(self) -> str:
-        return self._log.read_text()
+        return self._log.read_text("utf-8")
 
 
 Start = Callable[..., Trainee]
@@ -83,7 +84,7 @@ def start(folder: Path) -> Iterator[Start]:
 
 def worked_on(folder: Path) -> list[tuple[int, list[int], list[int]]]:
     """Step, share, and samples, of all processes in the order in which each noted them."""
-    lines = [line for file in folder.glob("steps-*") for line in file.read_text().splitlines()]
+    lines = [line for file in folder.glob("steps-*") for line in file.read_text("utf-8").splitlines()]
     return [tuple(json.loads(line)) for line in lines]
 
 
@@ -96,10 +97,10 @@ def test_it_trains_all_epochs_and_commits_the_last_step(start: Start, folder: Pa
     assert len(worked_on(folder)) == STEPS
 
 
-@pytest.mark.parametrize("step", [1, 4, 11, 12, 13, 20])
+@pytest.mark.parametrize("step", [1, 12, *(pytest.param(step, marks=pytest.mark.long) for step in (4, 11, 13, 20))])
 def test_killed_at_any_step_it_ends_as_if_it_had_not_been(start: Start, folder: Path, step: int) -> None:
     process = start(seconds=0.02)
-    eventually(lambda: len(worked_on(folder)) >= step)
+    until(lambda: len(worked_on(folder)) >= step)
     process.kill()
     assert start().ended() == DONE
 
@@ -109,7 +110,7 @@ def test_given_notice_it_saves_at_once_and_asks_to_be_started_again(
     start: Start, folder: Path, sent: signal.Signals
 ) -> None:
     process = start(seconds=0.05, save_every=1000)
-    eventually(lambda: len(worked_on(folder)) >= 5)
+    until(lambda: len(worked_on(folder)) >= 5)
     process.send(sent)
     process.ended(status=75)
     done = len(worked_on(folder))
@@ -121,7 +122,7 @@ def test_given_notice_it_saves_at_once_and_asks_to_be_started_again(
 
 def test_however_often_notice_is_given_it_asks_to_be_started_again(start: Start, folder: Path) -> None:
     process = start(seconds=0.05, save_every=1000)
-    eventually(lambda: len(worked_on(folder)) >= 5)
+    until(lambda: len(worked_on(folder)) >= 5)
     while process.process.poll() is None:
         process.send(signal.SIGTERM)
         process.send(signal.SIGUSR1)
@@ -131,7 +132,7 @@ def test_however_often_notice_is_given_it_asks_to_be_started_again(start: Start,
 
 def test_if_the_notice_is_too_short_the_last_commit_stays_and_that_is_said(start: Start, folder: Path) -> None:
     process = start(seconds=0.05, notice=1e-6)
-    eventually(lambda: len(worked_on(folder)) >= 5)
+    until(lambda: len(worked_on(folder)) >= 5)
     process.send(signal.SIGTERM)
     process.ended(status=75)
     assert "SIGTERM" in process.said
@@ -144,15 +145,20 @@ def test_beside_a_coordinator_that_does_not_know_its_data_it_goes_on_as_well(
 ) -> None:
     environment = {"COORDINATOR_URL": running.address}
     process = start(environment, seconds=0.05)
-    eventually(lambda: len(worked_on(folder)) >= 10)
+    until(lambda: len(worked_on(folder)) >= 10)
     process.kill()
     assert start(environment).ended() == DONE
 
 
 def registered(folder: Path, running: CoordinatorProcess) -> dict[str, str]:
-    with DatasetRegistry(running.address, job_id=JOB) as registry:
+    with DatasetRegistry(running.address) as registry:
         registry.register("rows", str(folder / "rows"), "parquet", shard_size=16, shuffle=True)
     return {"COORDINATOR_URL": running.address}
+
+
+def listed(running: CoordinatorProcess) -> list[int]:
+    """The steps of the checkpoints that the coordinator knows, oldest first."""
+    return [each.step for each in reversed(Client(running.address).call("ListCheckpoints").checkpoints)]
 
 
 def check_batches(folder: Path) -> None:
@@ -172,35 +178,35 @@ def test_those_who_are_left_go_on_without_one_that_is_killed_and_with_one_that_j
     start: Start, folder: Path, running: CoordinatorProcess
 ) -> None:
     environment = registered(folder, running)
-    operator = Client(running.address, JOB)
-    crew = [start(environment, job=JOB, name=f"w{number}", seconds=0.1, least=3) for number in range(3)]
-    eventually(lambda: len(worked_on(folder)) >= 18)
+    operator = Client(running.address)
+    crew = [start(environment, job=own_job(), name=f"w{number}", seconds=0.1, least=3) for number in range(3)]
+    until(lambda: len(worked_on(folder)) >= 18)
     crew.pop(1).kill()
-    eventually(lambda: any(size == 2 for _, (_, size), _ in worked_on(folder)))
-    crew.append(start(environment, job=JOB, name="w3", seconds=0.1))
+    until(lambda: any(size == 2 for _, (_, size), _ in worked_on(folder)))
+    crew.append(start(environment, job=own_job(), name="w3", seconds=0.1))
     found = [process.ended() for process in crew]
     assert [each.pop("went_back") > 0 for each in found] == [True, True, False]
     assert found == [{name: value for name, value in DONE.items() if name != "went_back"}] * 3
     check_batches(folder)
     ledger = operator.call("GetLedger", dataset_id="rows")
     assert [(each.epoch, each.consumed_samples) for each in ledger.finished] == [(0, ROWS), (1, ROWS)]
-    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
         assert all(checkpoints.verify(step) > 0 for step in checkpoints.list_checkpoints())
 
 
 def test_a_coordinator_that_has_lost_all_it_knew_learns_where_the_job_is(
-    start: Start, folder: Path, running: CoordinatorProcess
+    start: Start, folder: Path, own_coordinator: CoordinatorProcess
 ) -> None:
     """Whoever asks it first where to go on from has not looked into the storage."""
-    environment = registered(folder, running)
-    plan = {"job": JOB, "seconds": 0.05, "least": 2}
+    environment = registered(folder, own_coordinator)
+    plan = {"job": own_job(), "seconds": 0.05, "least": 2}
     for process in [start(environment, name=f"w{number}", **plan) for number in range(2)]:
-        eventually(lambda: len(worked_on(folder)) >= 16)
+        until(lambda: len(worked_on(folder)) >= 16)
         process.kill()
-    running.kill()
-    shutil.rmtree(running.state_dir)
-    running.start()
-    registered(folder, running)
+    own_coordinator.kill()
+    shutil.rmtree(own_coordinator.state_dir)
+    own_coordinator.start()
+    registered(folder, own_coordinator)
     found = [process.ended() for process in [start(environment, name=f"w{number}", **plan) for number in range(2)]]
     assert [{**each, "went_back": 0} for each in found] == [DONE] * 2
     assert len([step for step, _, _ in worked_on(folder) if step == 0]) == 2, "nobody began at the start again"
@@ -215,8 +221,8 @@ def test_one_that_is_lost_when_all_is_done_but_the_last_save_is_gone_back_for(
     crew = []
     for each in range(2):
         dies = {"dies_at": STEPS} if each == place else {}
-        crew.append(start(environment, job=JOB, name=f"w{each}", least=2, save_every=5, **dies))
-        eventually(lambda: len(running.get(f"/api/v1/workers?job={JOB}")["items"]) == len(crew))
+        crew.append(start(environment, job=own_job(), name=f"w{each}", least=2, save_every=5, **dies))
+        until(lambda: len(running.get(f"/api/v1/workers?job={own_job()}")["items"]) == len(crew))
     found = crew[1 - place].ended()
     assert found.pop("went_back") > 0
     assert found == {name: value for name, value in DONE.items() if name != "went_back"}
@@ -228,16 +234,16 @@ def test_a_notice_to_one_stops_all_at_one_step_and_all_ask_to_be_started_again(
     start: Start, folder: Path, running: CoordinatorProcess, save_every: int
 ) -> None:
     environment = registered(folder, running)
-    plan = {"job": JOB, "seconds": 0.1, "save_every": save_every, "least": 2, "epochs": 20}
+    plan = {"job": own_job(), "seconds": 0.1, "save_every": save_every, "least": 2, "epochs": 20}
     crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
-    eventually(lambda: len(worked_on(folder)) >= 8)
+    until(lambda: len(worked_on(folder)) >= 8)
     crew[0].send(signal.SIGTERM)
     for process in crew:
         process.ended(status=75)
-    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
         latest = checkpoints.latest_step()
     assert latest == max(step for step, _, _ in worked_on(folder)) + 1, "not a step is lost"
-    ledger = Client(running.address, JOB).call("GetLedger", dataset_id="rows").dataset
+    ledger = Client(running.address).call("GetLedger", dataset_id="rows").dataset
     epoch, batch = divmod(latest, -(-ROWS // BATCH))
     assert (ledger.epoch, ledger.consumed_samples) == (epoch, batch * BATCH), "the ledger has it, too"
     check_left(running, "preempted: SIGTERM at ")
@@ -245,7 +251,7 @@ def test_a_notice_to_one_stops_all_at_one_step_and_all_ask_to_be_started_again(
 
 def check_left(running: CoordinatorProcess, reason: str) -> None:
     """All workers are shown as left, for this reason."""
-    shown = running.get(f"/api/v1/workers?job={JOB}")["items"]
+    shown = running.get(f"/api/v1/workers?job={own_job()}")["items"]
     assert [each["state"] for each in shown] == ["left"] * len(shown), shown
     assert all(each["reason"].startswith(reason) for each in shown), shown
 
@@ -263,10 +269,10 @@ def test_who_is_stopped_by_an_operator_has_left_for_that_reason(
     with_checkpoint: bool,
 ) -> None:
     environment = registered(folder, running)
-    plan = {"job": JOB, "seconds": 0.1, "save_every": 1000, "least": 2, "epochs": 20}
+    plan = {"job": own_job(), "seconds": 0.1, "save_every": 1000, "least": 2, "epochs": 20}
     crew = [start(environment, name=f"w{number}", place=place, **plan) for number, place in enumerate(places)]
-    eventually(lambda: len(worked_on(folder)) >= 8)
-    operator = Client(running.address, JOB)
+    until(lambda: len(worked_on(folder)) >= 8)
+    operator = Client(running.address)
     operator.call("StopJob", reason="the night is over", without_checkpoint=not with_checkpoint)
     for process in crew:
         process.ended()
@@ -278,7 +284,7 @@ def test_who_is_through_has_left_though_it_does_not_say_so(
     start: Start, folder: Path, running: CoordinatorProcess
 ) -> None:
     environment = registered(folder, running)
-    crew = [start(environment, job=JOB, name=f"w{number}", least=2, leaves=False) for number in range(2)]
+    crew = [start(environment, job=own_job(), name=f"w{number}", least=2, leaves=False) for number in range(2)]
     assert [process.ended() for process in crew] == [DONE] * 2
     check_left(running, f"finished at step {STEPS}")
 
@@ -286,42 +292,42 @@ def test_who_is_through_has_left_though_it_does_not_say_so(
 def test_who_ends_in_an_error_has_failed_at_once_and_is_told_of_with_it(
     start: Start, folder: Path, running: CoordinatorProcess
 ) -> None:
-    process = start(registered(folder, running), job=JOB, name="w0", fails_at=5)
+    process = start(registered(folder, running), job=own_job(), name="w0", fails_at=5)
     process.ended(status=1)
-    (shown,) = running.get(f"/api/v1/workers?job={JOB}")["items"]
+    (shown,) = running.get(f"/api/v1/workers?job={own_job()}")["items"]
     assert (shown["state"], shown["reason"]) == ("failed", "its process died: ValueError: no number")
 
 
 def test_what_the_coordinator_does_not_know_of_is_gone_on_from_all_the_same(
-    start: Start, folder: Path, running: CoordinatorProcess
+    start: Start, folder: Path, own_coordinator: CoordinatorProcess
 ) -> None:
     """It was away, or has lost its state; and orchestrators, who ask it first, do not see the storage."""
-    environment, plan = registered(folder, running), {"job": JOB, "least": 2, "keep": 1}
+    environment, plan = registered(folder, own_coordinator), {"job": own_job(), "least": 2, "keep": 1}
 
     def latest() -> int:
-        with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+        with CheckpointReader(folder / "checkpoints") as checkpoints:
             return checkpoints.latest_step() or 0
 
     def trained_on(what: str, steps: int) -> list[Trainee]:
         before = latest()
         crew = [start(environment, name=f"{what}{number}", seconds=0.1, **plan) for number in range(2)]
-        eventually(lambda: latest() >= before + steps)
+        until(lambda: latest() >= before + steps)
         return crew
 
     crew = trained_on("first", 6)
-    running.kill()
+    own_coordinator.kill()
     known = latest()
-    eventually(lambda: latest() > known)  # and that one is kept alone
+    until(lambda: latest() > known)  # and that one is kept alone
     for process in crew:
         process.kill()
-    running.start()
+    own_coordinator.start()
     for process in trained_on("second", 3):
         assert process.process.poll() is None, process.said
         process.kill()
-    running.kill()
-    shutil.rmtree(running.state_dir)
-    running.start()
-    registered(folder, running)
+    own_coordinator.kill()
+    shutil.rmtree(own_coordinator.state_dir)
+    own_coordinator.start()
+    registered(folder, own_coordinator)
     before = latest()
     made = len(worked_on(folder))
     crew = [start(environment, name=f"third{number}", **plan) for number in range(2)]
@@ -331,38 +337,78 @@ def test_what_the_coordinator_does_not_know_of_is_gone_on_from_all_the_same(
     check_batches(folder)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "orchestrated"),
+    [pytest.param(1, False, marks=pytest.mark.long), pytest.param(2, False, marks=pytest.mark.long), (2, True)],
+)
+def test_nobody_waits_for_a_coordinator_that_is_away_nor_goes_back_when_it_is_here_again(
+    start: Start, folder: Path, own_coordinator: CoordinatorProcess, ranks: int, orchestrated: bool
+) -> None:
+    environment, epochs = {**registered(folder, own_coordinator), "STRATA_JOB_ID": own_job()}, 40
+    plan: dict[str, Any] = {"seconds": 0.02, "save_every": 5, "epochs": epochs}
+    if orchestrated:
+        plan |= {"job": own_job(), "least": ranks}
+        crew = [start(environment, name=f"w{number}", **plan) for number in range(ranks)]
+    else:
+        environment |= {"WORLD_SIZE": str(ranks), "STRATA_RUN_ID": "one"}
+        crew = [start(environment | {"RANK": str(rank)}, of_a_job=True, **plan) for rank in range(ranks)]
+
+    def everybody_is_at(step: int) -> None:
+        until(lambda: len(worked_on(folder)) >= step * len(crew))
+
+    everybody_is_at(22)
+    own_coordinator.kill()
+    everybody_is_at(22 + 10 * STEPS // 2)  # ten epochs
+    for process in crew:  # on a slow machine they would be through before it has started
+        process.send(signal.SIGSTOP)
+    own_coordinator.start()
+    for process in crew:
+        process.send(signal.SIGCONT)
+    parts = 1 if orchestrated else ranks  # with an orchestrator each has the sum of all
+    found = [process.ended() for process in crew]
+    assert [(each["steps"], each["went_back"]) for each in found] == [(STEPS // 2 * epochs, 0)] * ranks
+    assert sum(each["samples"] for each in found) == ROWS * epochs * ranks // parts
+    assert sum(each["total"] for each in found) == TOTAL // 2 * epochs * ranks // parts
+    steps = [step for step, _, _ in worked_on(folder)]
+    assert sorted(steps) == sorted([*range(STEPS // 2 * epochs)] * ranks), "no step is taken twice"
+    check_batches(folder)
+    ledger = Client(own_coordinator.address).call("GetLedger", dataset_id="rows")
+    assert [(each.epoch, each.consumed_samples) for each in ledger.finished] == [(n, ROWS) for n in range(epochs)]
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
+        assert checkpoints.list_checkpoints() == listed(own_coordinator) == [*range(0, STEPS // 2 * epochs + 1, 5)]
+
+
 # -- notices while nobody can agree ------------------------------------------------------------------------------------
 
 
 def test_given_notice_while_the_coordinator_is_down_it_saves_and_stops_by_itself(
-    start: Start, folder: Path, running: CoordinatorProcess
+    start: Start, folder: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    environment = registered(folder, running)
-    process = start(environment, job=JOB, name="w0", seconds=0.05, save_every=1000, epochs=200, notice=20.0)
-    eventually(lambda: len(worked_on(folder)) >= 5)
-    running.kill()
+    environment = registered(folder, own_coordinator)
+    process = start(environment, job=own_job(), name="w0", seconds=0.05, save_every=1000, epochs=200, notice=20.0)
+    until(lambda: len(worked_on(folder)) >= 5)
+    own_coordinator.kill()
     process.send(signal.SIGTERM)
     process.ended(status=75)
-    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
         assert checkpoints.latest_step() == len(worked_on(folder)), "not a step is lost"
     assert "no coordinator says where all ranks stop" in process.said
 
 
 def test_several_that_cannot_ask_where_to_stop_keep_the_last_commit_and_end_in_time(
-    start: Start, folder: Path, running: CoordinatorProcess
+    start: Start, folder: Path, own_coordinator: CoordinatorProcess
 ) -> None:
-    environment = registered(folder, running)
-    plan = {"job": JOB, "seconds": 0.05, "save_every": 1000, "least": 2, "epochs": 500, "notice": 6.0}
+    environment = registered(folder, own_coordinator)
+    plan = {"job": own_job(), "seconds": 0.05, "save_every": 1000, "least": 2, "epochs": 500, "notice": 6.0}
+    plan["ranks_seconds"] = 600.0  # for as long nobody waits for a coordinator that is not there
     crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
-    eventually(lambda: len(worked_on(folder)) >= 8)
-    running.kill()
-    began = time.monotonic()
+    until(lambda: len(worked_on(folder)) >= 8)
+    own_coordinator.kill()
     for process in crew:
         process.send(signal.SIGTERM)
     for process in crew:
         process.ended(status=75)
-    assert time.monotonic() - began < 30, "nobody waits for a coordinator that is not there"
-    with CheckpointReader(folder / "checkpoints", job_id=JOB) as checkpoints:
+    with CheckpointReader(folder / "checkpoints") as checkpoints:
         assert checkpoints.latest_step() == 0
 
 
@@ -371,23 +417,22 @@ def test_one_that_waits_for_a_lost_one_stops_when_it_is_told(
     start: Start, folder: Path, running: CoordinatorProcess, how: str
 ) -> None:
     environment = registered(folder, running)
-    plan = {"job": JOB, "seconds": 0.05, "epochs": 200}
+    plan = {"job": own_job(), "seconds": 0.05, "epochs": 200}
     crew = [start(environment, name=f"w{n}", place={"rank": n, "world_size": 2}, **plan) for n in range(2)]
-    eventually(lambda: len(worked_on(folder)) >= 8)
+    until(lambda: len(worked_on(folder)) >= 8)
     crew.pop().kill()
-    eventually(lambda: "training goes back to a checkpoint" in crew[0].said)
+    until(lambda: "training goes back to a checkpoint" in crew[0].said)
     if how == "notice":
         crew[0].send(signal.SIGTERM)
     else:
-        Client(running.address, JOB).call("StopJob", reason="enough")
+        Client(running.address).call("StopJob", reason="enough")
     crew[0].ended(status=75 if how == "notice" else 0)
 
 
 def test_one_that_waits_for_ranks_that_were_never_started_stops_when_it_is_told(start: Start, folder: Path) -> None:
     plan = {"ranks": {"rank": 0, "world_size": 2}, "ranks_seconds": 300.0}
     process = start({"STRATA_RUN_ID": "alone"}, **plan)
-    eventually((folder / "checkpoints").exists)
-    time.sleep(1.0)
+    until(lambda: list((folder / "checkpoints").rglob("part-0-*.json")))  # its own part of the first save
     process.send(signal.SIGTERM)
     process.ended(status=75)
 
@@ -396,12 +441,10 @@ def test_a_stop_without_a_checkpoint_is_no_failure_of_those_whose_save_comes_to_
     start: Start, folder: Path, running: CoordinatorProcess
 ) -> None:
     environment = registered(folder, running)
-    plan = {"job": JOB, "save_every": 4, "least": 2, "epochs": 500, "write_seconds": 1.0, "seconds": 0.1}
+    plan = {"job": own_job(), "save_every": 4, "least": 2, "epochs": 500, "write_seconds": 1.0, "seconds": 0.1}
     crew = [start(environment, name=f"w{number}", **plan) for number in range(2)]
-    eventually(lambda: len(worked_on(folder)) >= 30)
-    Client(running.address, JOB).call(
-        "StopJob", reason="too often preempted on that partition", without_checkpoint=True
-    )
+    until(lambda: len(worked_on(folder)) >= 30)
+    Client(running.address).call("StopJob", reason="too often preempted on that partition", without_checkpoint=True)
     for process in crew:
         process.ended(status=0)
 
@@ -413,7 +456,7 @@ def test_a_stop_without_a_checkpoint_is_no_failure_of_those_whose_save_comes_to_
 def test_the_last_step_is_committed_though_saves_may_be_skipped(start: Start, folder: Path, stopped: bool) -> None:
     process = start(save_every=1, when_busy="skip", write_seconds=0.2, seconds=0.02)
     if stopped:
-        eventually(lambda: len(worked_on(folder)) >= 5)
+        until(lambda: len(worked_on(folder)) >= 5)
         process.send(signal.SIGTERM)
     process.ended(status=75 if stopped else 0)
     with CheckpointReader(folder / "checkpoints") as checkpoints:

@@ -22,7 +22,6 @@ from strata import CheckpointManager, LocalStorage, OrchestratorConfig, Training
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.data import Loader
 from strata.demo.summing import Summing, listen
-from strata.storage import StorageWriter
 from strata.worker.training import Training
 
 BATCH = 20
@@ -36,7 +35,7 @@ class SlowDisk(LocalStorage):
         self._seconds = seconds
 
     @asynccontextmanager
-    async def open_writer(self, path: str, **how: Any) -> AsyncIterator[StorageWriter]:
+    async def open_writer(self, path: str, **how: Any) -> AsyncIterator[Any]:
         async with super().open_writer(path, **how) as writer:
             await asyncio.sleep(self._seconds)
             yield writer
@@ -45,7 +44,7 @@ class SlowDisk(LocalStorage):
 class Crew:
     """This process and the others of its job, who add up what each has of a batch."""
 
-    def __init__(self, job: str, name: str, least: int, **place: int) -> None:
+    def __init__(self, job: str, name: str, least: int, **place: Any) -> None:
         self._listener = listen()
         config = OrchestratorConfig(recover_seconds=60.0)
         self.orchestrator = TrainingOrchestrator(name, job_id=job, config=config, **place)
@@ -71,9 +70,12 @@ class Crew:
 
 def main(folder: Path, how: dict[str, Any]) -> None:
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
-    state = {"total": np.zeros(1, np.int64), "samples": np.zeros(1, np.int64), "weight": np.ones(1)}
+    state: dict[str, Any] = {"total": np.zeros(1, np.int64), "samples": np.zeros(1, np.int64), "weight": np.ones(1)}
     crew = Crew(how["job"], how["name"], how.get("least", 1), **how.get("place", {})) if how.get("job") else None
-    source = {"dataset": str(folder / "rows"), "format": "parquet"} if crew is None else {"dataset_id": "rows"}
+    is_alone = crew is None and not how.get("of_a_job")
+    source: dict[str, Any] = (
+        {"dataset": str(folder / "rows"), "format": "parquet"} if is_alone else {"dataset_id": "rows"}
+    )
     settings = CheckpointManagerConfig(
         coordinator_seconds=3.0,
         ranks_seconds=how.get("ranks_seconds", 20.0),

@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from strata import background
 from strata.checkpoint import CheckpointManager
-from strata.checkpoint.lineage import read_lineage
 from strata.errors import StorageUnavailable
 from strata.storage import MemoryStorage, StorageBackend
 from strata.testing.faulty import Call, FaultyStorage, Outcome
+from strata.testing.manager_seam import ManagerSeam
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class DyingStorage(FaultyStorage):
     def dead(self) -> bool:
         return self.life.is_over
 
-    def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
+    def draw(self, operation: str, path: str) -> tuple[Outcome, float]:
         return self.life.draw(), 0.0
 
 
@@ -58,7 +57,7 @@ class Paused(FaultyStorage):
         self._at = at
         self.reached = threading.Event()
 
-    def _draw(self, operation: str, path: str) -> tuple[Outcome, float]:
+    def draw(self, operation: str, path: str) -> tuple[Outcome, float]:
         if not self._is_there(operation, path):
             return "done", 0.0
         self.reached.set()
@@ -78,7 +77,7 @@ class Outrun(FaultyStorage):
         self._where, self._act = where, act
         self.is_outrun = False
 
-    async def _call(
+    async def call(
         self,
         operation: str,
         path: str,
@@ -88,7 +87,7 @@ class Outrun(FaultyStorage):
         if operation == "put_if_absent" and self._where in path and not self.is_outrun:
             self.is_outrun = True
             await asyncio.to_thread(self._act)
-        return await super()._call(operation, path, whole, half)
+        return await super().call(operation, path, whole, half)
 
 
 @contextmanager
@@ -121,9 +120,7 @@ def save_in_its_place(paused: Paused, first: Callable[[], None], second: Checkpo
     second.wait()
     paused.release()
     sleeper.join()
-    newest = background.run(read_lineage(second._checkpoints.store)).newest
-    assert newest is not None
-    return newest.writer == second._saver._writer
+    return ManagerSeam(second).is_newest_writer
 
 
 def deaths(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
-from strata.checkpoint.lineage import read_lineage
+from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader, readers
 from strata.errors import NotFound, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
+from strata.testing.manager_seam import ManagerSeam, Point
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.tiered import Pair, where
+from tests.until import until
 
 
 class Interrupted(FaultyStorage):
@@ -91,7 +91,10 @@ def test_one_that_is_named_is_gone_then() -> None:
         CheckpointReader(storage).load(1)
 
 
-def test_who_may_not_make_a_mark_is_told_and_never_hears_of_damage(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_may_not_make_a_mark_is_told_and_never_hears_of_damage(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "told_places", set())  # it is told once for each place, by whichever test
     inner = MemoryStorage()
     saved(inner, 1)
     storage = Interrupted(inner, "read_into", "step_1/", lambda: saved(inner, 2))
@@ -156,10 +159,7 @@ def test_two_runs_of_one_number_are_told_apart() -> None:
     with CheckpointManager(storage) as second:
         second.load()
         second.save({"second": True}, step=2)
-        newest = background.run(read_lineage(second._checkpoints.store)).newest
-        assert newest is not None
-        assert first._saver._term is not None
-        assert newest.term == first._saver._term.term
+        assert ManagerSeam(second).term.term == ManagerSeam(first).term.term
         with pytest.raises(Superseded):
             first.save({}, step=3)
         assert second.list_checkpoints() == [1, 2]
@@ -185,16 +185,16 @@ def test_who_was_superseded_does_not_come_back_by(how: str) -> None:
 
 def test_a_save_that_is_replaced_is_over_before_the_next_one_begins() -> None:
     storage = FaultyStorage(MemoryStorage())
-    storage.faults = Faults(stuck=1.0, only=frozenset({"writer.write"}))
+    storage.faults = Faults(stuck=1.0, only=frozenset({"write"}))
     config = CheckpointManagerConfig(when_busy="replace")
     with CheckpointManager(storage, config=config) as manager:
         first = manager.save_async({"w": np.ones(10)}, step=1)
-        running = manager._saver._running
-        assert running is not None
+        running = ManagerSeam(manager).running
+        until(lambda: storage.stuck)
         storage.faults = Faults()
         second = manager.save_async({"w": np.zeros(10)}, step=2)
         assert running.over.done()
-        assert manager._checkpoints.taken <= {"step_2", "step_2-1"}
+        assert ManagerSeam(manager).checkpoints.taken <= {"step_2", "step_2-1"}
         assert first.status == "replaced"
         second.result()
         assert manager.list_checkpoints() == [2]
@@ -210,11 +210,9 @@ def test_who_waits_for_the_commit_is_not_skipped() -> None:
         assert manager.list_checkpoints() == [1, 2]
 
 
-def test_a_failure_of_retention_fails_no_save(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_of_retention_fails_no_save(caplog: pytest.LogCaptureFixture) -> None:
     with CheckpointManager(MemoryStorage(), keep_count=1) as manager:
-        monkeypatch.setattr(manager._checkpoints, "retain", lambda rule: 1 / 0)
+        ManagerSeam(manager).fail(Point.RETAIN, ZeroDivisionError())
         manager.save({}, step=1)
         manager.wait()
         assert "could not be deleted" in caplog.text

@@ -22,15 +22,15 @@ GIB = 1 << 30
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Control groups of a machine of 64 GiB, in none of which this process is."""
-    monkeypatch.setattr(budget, "_MOUNTED", tmp_path / "cgroup")
-    monkeypatch.setattr(budget, "_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(budget, "_machine_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(budget, "MOUNTED", tmp_path / "cgroup")
+    monkeypatch.setattr(budget, "GROUPS", tmp_path / "own")
+    monkeypatch.setattr(budget, "machine_bytes", lambda: 64 * GIB)
     return tmp_path / "cgroup"
 
 
 def limit(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{text}\n")
+    file.write_text(f"{text}\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])
@@ -86,5 +86,5 @@ def test_a_budget_that_nobody_chose_is_told(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_there_is_a_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_machine_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(budget, "machine_bytes", lambda: 1 << 20)
     assert budget.default_budget({}).bytes == budget.LEAST_BYTES

@@ -217,10 +217,10 @@ class Meddled(FaultyStorage):
         super().__init__(inner)
         self._turns, self._work = (first, second), work
 
-    async def _call(self, operation: str, path: str, *how: Any) -> Any:
+    async def call(self, operation: str, path: str, *how: Any) -> Any:
         for _ in range(self._turns.count(len(self.calls) + 1)):
             await anext(self._work, None)
-        return await super()._call(operation, path, *how)
+        return await super().call(operation, path, *how)
 
 
 async def in_two_steps(store: Store, step: int) -> AsyncIterator[None]:
@@ -308,6 +308,7 @@ def run_out_of_marks(storage: MemoryStorage) -> None:
     BlockingStorage(storage).delete_many([path for path in files_in(storage) if "/readers/" in path])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("origin", [small, blob])
 @pytest.mark.parametrize("before", [MemoryStorage, with_a_job], ids=["empty", "beside a job"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -377,7 +378,7 @@ def test_stretches_are_read_across_chunks_of_any_size() -> None:
     (part,) = contents.parts
     (tensor,) = part.tensors
     at, sizes = tensor.chunks[0].at, (300, 1, 699, 1000)
-    chunks = []
+    chunks: list[Chunk] = []
     for size in sizes:
         start = sum(chunk.size for chunk in chunks)
         chunks.append(Chunk(0, at + start, size, digest_of(data[start : start + size].tobytes())))

@@ -14,6 +14,7 @@ from strata.checkpoint import CheckpointManager, CheckpointReader, saving
 from strata.errors import CheckpointDamaged, Conflict, NotFound, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import FaultyStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.dying import DyingStorage, Outrun, Paused, asleep, save_in_its_place
 from tests.unit.checkpoint.states import assert_same
 
@@ -64,6 +65,7 @@ def let_marks_run_out(storage: MemoryStorage) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "state", [NEW, b"new bytes", LONG, PARTLY_NEW], ids=["tree", "bytes", "bytes-in-parts", "incremental"]
 )
@@ -97,7 +99,7 @@ def test_a_crash_leaves_the_one_before_or_the_new_one(state: Any, after: bool) -
 
 
 def _needed(manager: CheckpointManager) -> set[str]:
-    return background.run(manager._checkpoints._needed())
+    return background.run(ManagerSeam(manager).checkpoints.files_needed())
 
 
 def test_a_crash_while_deleting_leaves_nothing_half_there() -> None:
@@ -122,6 +124,7 @@ def test_a_crash_while_deleting_leaves_nothing_half_there() -> None:
                 assert files_in(inner) - {"lineage.json"} == _needed(again)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("state", [NEW, b"first.", LONG], ids=["tree", "bytes", "bytes-in-parts"])
 def test_a_process_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -> None:
@@ -203,9 +206,9 @@ def test_what_is_being_written_is_not_swept_away_by_what_the_save_before_left_to
     with CheckpointManager(slow, keep_count=1) as manager:
         manager.save(OLD, step=1)
         manager.wait()
-        slow.fail("delete", slow._made["delete"] + 2, "stuck")  # after the first one's manifest is looked for
+        slow.fail("delete", slow.made["delete"] + 2, "stuck")  # after the first one's manifest is looked for
         manager.save(OLD, step=2)
-        while not slow._stuck:
+        while not slow.stuck:
             time.sleep(0.001)
         again = manager.save_async(NEW, step=1)
         with pytest.raises(TimeoutError):

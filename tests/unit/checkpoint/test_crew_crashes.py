@@ -9,13 +9,15 @@ import pytest
 
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
-from strata.checkpoint.lineage import read_lineage
 from strata.errors import Conflict, RankFailed, StorageUnavailable, Superseded
 from strata.storage import MemoryStorage, StorageBackend
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.crews import Crew, bare, state_of
 from tests.unit.checkpoint.dying import DyingStorage, Outrun, Paused
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.test_crashes import files_in, let_marks_run_out
+
+pytestmark = pytest.mark.slow
 
 PATIENCE = 0.25
 CONFIG = CheckpointManagerConfig(ranks_seconds=PATIENCE)
@@ -66,7 +68,7 @@ def check_recovery(inner: MemoryStorage, size: int) -> int:
         crew.save([state_of(rank, 4) for rank in range(size)], 4)
         crew.each(lambda rank, manager: manager.wait())
         assert crew.managers[0].list_checkpoints() == [latest, 4]
-        needed = background.run(crew.managers[0]._checkpoints._needed())
+        needed = background.run(ManagerSeam(crew.managers[0]).checkpoints.files_needed())
     for step in (latest, 4):
         CheckpointReader(inner).verify(step)
     left = {path for path in files_in(inner) if not path.startswith("runs/third/")}
@@ -88,7 +90,7 @@ def crash_everywhere(size: int, who: int, after: bool) -> set[int]:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.long)])
 def test_one_of_two_dies_at_any_call(who: int, after: bool) -> None:
     assert crash_everywhere(2, who, after) == {2, 3}
 
@@ -100,6 +102,7 @@ def test_one_of_several_dies_at_any_call(size: int, who: int, after: bool) -> No
     assert crash_everywhere(size, who, after) == {2, 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -> None:
     """At any of its calls it stands still; all ranks are started anew, save the same step and the next; it wakes up.
@@ -125,7 +128,7 @@ def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -
             paused.release()
             sleeping.join()
             leader = crew.managers[0]
-            is_third = owns(leader)
+            is_third = ManagerSeam(leader).is_newest_writer
             owners.add(is_third)
             for step in leader.list_checkpoints():
                 leader.verify(step)
@@ -143,7 +146,7 @@ def test_a_rank_that_wakes_up_after_others_took_over_changes_nothing(who: int) -
 @pytest.mark.parametrize(
     ("who", "where"),
     [
-        (0, "/step_3/metadata.json"),
+        pytest.param(0, "/step_3/metadata.json", marks=pytest.mark.long),
         pytest.param(0, "/step_3/part-0-", marks=pytest.mark.long),
         pytest.param(1, "/step_3/metadata.json", marks=pytest.mark.long),
         pytest.param(1, "/step_3/part-0-", marks=pytest.mark.long),
@@ -154,7 +157,8 @@ def test_a_rank_that_wakes_up_while_others_save_that_step_changes_nothing(who: i
     manifest of its part, or that of the checkpoint."""
     owners = set()
     calls = 0
-    for at in chain(["/step_3/metadata.json"] if who == 0 else [], count(1)):  # that call has another number each time
+    files: list[int | str] = ["/step_3/metadata.json"] if who == 0 else []
+    for at in chain(files, count(1)):  # that call has another number each time
         calls += 1
         inner = before(2)
         paused = Paused(inner, at)
@@ -168,33 +172,27 @@ def test_a_rank_that_wakes_up_while_others_save_that_step_changes_nothing(who: i
         outrun = Outrun(inner, where, partial(wake, paused, sleeping))
         with Crew(outrun, 2, run="third", keep_count=2, config=BRISK) as crew:
             crew.each(lambda rank, manager: manager.load(2))
-            leader = crew.managers[0]
+            leader, seam = crew.managers[0], ManagerSeam(crew.managers[0])
             try:
                 for step in (3, 4):
                     crew.save([{**state_of(rank, step), "by": "third"} for rank in range(2)], step)
             except (Superseded, RankFailed):  # it takes what the others of a run say that it follows for rubbish
-                assert not owns(leader)
+                assert not seam.is_newest_writer
             finally:
                 wake(paused, sleeping)
-            owners.add(owns(leader))
-            if not owns(leader):
+            owners.add(seam.is_newest_writer)
+            if not seam.is_newest_writer:
                 continue
             for step in (3, 4):
                 for rank, found in enumerate(crew.each(partial(load, step))):
                     assert_same(found, {**bare(rank, step), "by": "third"})
             assert leader.list_checkpoints() == [3, 4]
-            background.run(leader._checkpoints.sweep())
+            background.run(seam.checkpoints.sweep())
             left = {path for path in files_in(inner) if path.startswith("step_")}
-            assert left == background.run(leader._checkpoints._needed())
+            assert left == background.run(seam.checkpoints.files_needed())
             assert len([path for path in left if path.endswith("metadata.json")]) == 2
     assert calls > 12
     assert owners == ({True, False} if who == 0 else {True})
-
-
-def owns(leader: CheckpointManager) -> bool:
-    """Whether the newest term is its own."""
-    newest = background.run(read_lineage(leader._checkpoints.store)).newest
-    return newest is not None and newest.writer == leader._saver._writer
 
 
 def wake(paused: Paused, sleeping: threading.Thread) -> None:

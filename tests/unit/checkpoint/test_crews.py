@@ -32,9 +32,11 @@ from strata.errors import (
 )
 from strata.storage import MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
+from strata.testing.manager_seam import ManagerSeam, Point
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.spread import rank_of
 from tests.unit.checkpoint.states import assert_same
+from tests.until import until
 
 
 def state_of(rank: int) -> dict[str, Any]:
@@ -175,13 +177,10 @@ def test_a_rank_that_fails_fails_the_save_on_all_by_name() -> None:
 
         def act(rank: int, manager: CheckpointManager) -> Any:
             if rank == 1:
-                manager._saver._write_to = broken  # type: ignore[method-assign]
+                ManagerSeam(manager).fail(Point.WRITE, OSError("the disk is on fire"))
             with pytest.raises(RankFailed if rank == 0 else OSError) as caught:
                 manager.save({"w": np.ones(3)}, 2)
             return str(caught.value)
-
-        async def broken(*_: object) -> Any:
-            raise OSError("the disk is on fire")
 
         told = crew.each(act)
         assert "rank 1 on" in told[0]
@@ -234,7 +233,7 @@ def test_a_rank_whose_state_cannot_be_stored_keeps_nobody_waiting(who: int) -> N
 def test_a_rank_that_fails_before_rank_0_has_said_a_word_keeps_nobody_waiting() -> None:
     crew = Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=60))
     with pytest.raises(InvalidInput):
-        crew.managers[1].save({"w": np.ones(3)}, 1, metrics={"loss": "none"})
+        crew.managers[1].save({"w": np.ones(3)}, 1, metrics={"loss": "none"})  # type: ignore[dict-item]
     with ThreadPoolExecutor() as threads:
         ahead = threads.submit(crew.managers[1].save, {"w": np.ones(3)}, 2)
         with pytest.raises(RankFailed, match=r"rank 1 on .* could not save its part: the metric 'loss' must be"):
@@ -272,10 +271,7 @@ def test_what_others_wrote_goes_when_rank_0_fails(tmp_path: Path) -> None:
         states = [{"w": np.ones(3), "own": PerRank(np.ones(4))}] * 2
         crew.save(states, 1)
 
-        async def broken(*_: object) -> Any:
-            raise OSError("no more room")
-
-        crew.managers[0]._saver._read = broken  # type: ignore[attr-defined]
+        ManagerSeam(crew.managers[0]).fail(Point.READ_PARTS, OSError("no more room"))
         for step in (2, 3):
             with pytest.raises(OSError, match="no more room"):
                 crew.save(states, step)
@@ -343,25 +339,24 @@ def test_names_are_heard_again_only_where_something_is_new() -> None:
         assert asked(7, [adam(7)] * 2) == 1
 
 
-def test_a_rank_hears_the_names_of_the_save_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_hears_the_names_of_the_save_that_it_asks_for() -> None:
     """Rank 0 has asked for another by the time it says where the first one goes; its arrays are others then."""
     with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=10)) as crew:
-        first, saver = crew.managers[0], crew.managers[0]._saver
-        attempt, prepared, is_asked = saver._attempt, saver._prepared, threading.Event()
+        first, seam, is_asked = crew.managers[0], ManagerSeam(crew.managers[0]), threading.Event()
 
-        def noted(handle: Any, state: Any) -> Any:
-            found = prepared(handle, state)
+        def noted(real: Any, handle: Any, state: Any) -> Any:
+            found = real(handle, state)
             if handle.step == 2:
                 is_asked.set()
             return found
 
-        async def late(save: Any) -> Any:
+        async def late(real: Any, save: Any) -> Any:
             if save.handle.step == 1:
                 await asyncio.to_thread(is_asked.wait, 5)
-            return await attempt(save)
+            return await real(save)
 
-        monkeypatch.setattr(saver, "_prepared", noted)
-        monkeypatch.setattr(saver, "_attempt", late)
+        seam.instead(Point.PLAN, noted)
+        seam.instead(Point.FIND_PLACE, late)
 
         def act(rank: int, manager: CheckpointManager) -> None:
             handles = [manager.save_async(adam(0) if rank == 0 else adam(1), 1), manager.save_async(adam(2), 2)]
@@ -543,19 +538,15 @@ def test_states_that_do_not_fit_together_are_no_damage(states: list[Any], why: s
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_what_ranks_have_in_common_is_compared_until_a_save_was_well(
-    who: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    who: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(*_: object) -> Any:
-        raise OSError("the disk is on fire")
-
     def states(apart: int) -> list[dict[str, Any]]:
         return [{"x": Replicated(np.full(10, apart * rank)), "w": np.full(3, rank)} for rank in range(2)]
 
     with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
-        with monkeypatch.context() as failing:
-            failing.setattr(crew.managers[who]._saver, "_write_to", broken)
-            with pytest.raises(RankFailed if who else OSError):
-                crew.save(states(apart=0), 1)
+        failing = ManagerSeam(crew.managers[who]).fail(Point.WRITE, OSError("the disk is on fire"))
+        with failing, pytest.raises(RankFailed if who else OSError):
+            crew.save(states(apart=0), 1)
         assert "has other values than rank 0" not in caplog.text
         for step in (2, 3):  # and again, as long as it is not the same
             with pytest.raises(RankFailed, match="other values than rank 0 for x, which is marked Replicated"):
@@ -564,17 +555,12 @@ def test_what_ranks_have_in_common_is_compared_until_a_save_was_well(
         assert caplog.text.count("rank 1 has other values than rank 0 for w") == 1
 
 
-def test_copies_of_different_saves_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_different_saves_are_not_compared() -> None:
     """Rank 1 does not hear that the first save is committed, and says of its copies again at the second."""
-
-    async def deaf(*_: object) -> Any:
-        raise RankFailed("nothing was heard")
-
     with Crew(MemoryStorage(), 2, config=CheckpointManagerConfig(ranks_seconds=5)) as crew:
-        with monkeypatch.context() as failing:
-            failing.setattr(crew.managers[1]._saver._agreement, "outcome", deaf)  # type: ignore[attr-defined]
-            with pytest.raises(RankFailed, match="nothing was heard"):
-                crew.save([{"x": Replicated(np.full(10, 1))}] * 2, 1)
+        deaf = ManagerSeam(crew.managers[1]).fail(Point.HEAR_OUTCOME, RankFailed("nothing was heard"))
+        with deaf, pytest.raises(RankFailed, match="nothing was heard"):
+            crew.save([{"x": Replicated(np.full(10, 1))}] * 2, 1)
         crew.save([{"x": Replicated(np.full(10, 2))}] * 2, 2)
         assert crew.managers[1].list_checkpoints() == [1, 2]
 
@@ -656,8 +642,7 @@ def test_that_a_save_is_skipped_is_told_or_not(caplog: pytest.LogCaptureFixture)
     config = CheckpointManagerConfig(when_busy="skip", ranks_seconds=2, stuck_seconds=0.2)
     manager = CheckpointManager(storage, rank=0, world_size=2, run_id="run", config=config)
     first = manager.save_async({"w": np.ones(3)}, 1)
-    while not any(call.path.endswith("/runs/run/1.1-1.json") for call in storage.calls):
-        time.sleep(0.01)
+    until(lambda: any(call.path.endswith("/runs/run/1.1-1.json") for call in storage.calls))
     storage.faults = Faults(stuck=1.0, only=frozenset({"write"}))
     second = manager.save_async({"w": np.ones(3)}, 2)
     assert second.status == "skipped"

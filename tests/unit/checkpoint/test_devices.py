@@ -44,6 +44,7 @@ LAYOUTS: dict[str, list[Placement]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128])
 def test_parts_that_do_not_lie_in_one_come_in_turns(

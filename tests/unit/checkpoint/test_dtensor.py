@@ -64,9 +64,10 @@ def test_an_interleaved_dimension_is_several_pieces(length: int) -> None:
 
 def test_an_order_that_only_the_spec_tells() -> None:
     def make(mesh: DeviceMesh) -> Any:
-        whole = numbered(7)
-        first = whole.chunk(2)[mesh.get_coordinate()[1]]
-        own = first.chunk(2)[mesh.get_coordinate()[0]]
+        whole, here = numbered(7), mesh.get_coordinate()
+        assert here is not None
+        first = whole.chunk(2)[here[1]]
+        own = first.chunk(2)[here[0]]
         meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
         spec = DTensorSpec(mesh, (Shard(0), Shard(0)), meta, (ShardOrderEntry(0, (1, 0)),))
         return DTensor(own, spec, requires_grad=False)

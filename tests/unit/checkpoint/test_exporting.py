@@ -13,8 +13,9 @@ from strata import background
 from strata.checkpoint import CheckpointManager
 from strata.checkpoint.exporting import INDEX, Exported, Meter, choose, export_safetensors, tree_in
 from strata.checkpoint.foreign.hf import KEYS, config_in, export_hf, files_beside
-from strata.checkpoint.manifest import CHUNK_BYTES, Part
+from strata.checkpoint.manifest import CHUNK_BYTES
 from strata.checkpoint.store import Folder, Store
+from strata.checkpoint.whole import Whole
 from strata.errors import CheckpointDamaged, InvalidInput
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
 from tests.unit.checkpoint.states import bits
@@ -27,7 +28,7 @@ def saved(state: Any, storage: StorageBackend | None = None, step: int = 1, *, i
     return Store(storage, "default")
 
 
-def part_of(store: Store, step: int = 1) -> Part:
+def part_of(store: Store, step: int = 1) -> Whole:
     return background.run(tree_in(store, Folder(step)))[1]
 
 
@@ -116,7 +117,7 @@ def test_several_files_with_an_index(tmp_path: Path) -> None:
     tensors = {f"layer{n}": torch.full((10,), float(n)) for n in range(5)} | {"large": torch.ones(100)}
     made = export(saved(tensors), tmp_path, shard_bytes=80)
     assert made.files == [*(f"model-0000{n}-of-00004.safetensors" for n in (1, 2, 3, 4)), INDEX]
-    index = json.loads((tmp_path / INDEX).read_text())
+    index = json.loads((tmp_path / INDEX).read_text("utf-8"))
     assert index["metadata"]["total_size"] == 600
     assert index["weight_map"]["large"] == "model-00004-of-00004.safetensors"
     for name, file in index["weight_map"].items():
@@ -184,7 +185,7 @@ def test_a_configuration_in_the_state_becomes_config_json(tmp_path: Path, key: s
     store = saved({"model": {"module.a.weight": torch.ones(2)}, "optimizer": {"x": torch.ones(1)}, key: CONFIG})
     made = export_folder(store, tmp_path)
     assert made.files == ["model.safetensors", "config.json"]
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
     assert config == {**CONFIG, "dtype": "bfloat16", "eos": [1, 2]}
     assert set(read(tmp_path)) == {"a.weight"}
 

@@ -10,8 +10,8 @@ from strata.checkpoint import CheckpointManager
 from strata.checkpoint.finishing import Decision, finish, place_of, placed, term_of
 from strata.checkpoint.lineage import begin_term
 from strata.checkpoint.store import Store
-from strata.errors import CheckpointDamaged, StorageFull, Superseded
-from strata.storage import MemoryStorage
+from strata.errors import CheckpointDamaged, Conflict, StorageFull, Superseded
+from strata.storage import BlockingStorage, MemoryStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
 
@@ -39,10 +39,10 @@ def test_what_is_no_place_is_refused(place: str) -> None:
         placed(place)
 
 
-def decided(storage: MemoryStorage) -> tuple[Store, Decision]:
+def decided(storage: MemoryStorage, state: Any = b"state") -> tuple[Store, Decision]:
     """A checkpoint whose manifest was never put."""
     with CheckpointManager(storage) as manager:
-        manager.save(b"state", step=10, epoch=3, metrics={"loss": 0.5})
+        manager.save(state, step=10, epoch=3, metrics={"loss": 0.5})
     store = Store(storage, "default")
     (folder,) = run(store.folders())
     metadata = run(store.metadata(folder))
@@ -59,6 +59,21 @@ def test_whoever_finishes_it_and_however_often_it_is_the_same_checkpoint() -> No
     with CheckpointManager(storage) as manager:
         assert manager.load() == b"state"
         assert (manager.describe().epoch, manager.describe().metrics) == (3, {"loss": 0.5})
+
+
+def test_it_is_put_where_it_was_said_to_be_or_nowhere() -> None:
+    """Others have been told of that place, and would look for it there."""
+    storage, manifest = MemoryStorage(), "default/checkpoints/step_10/metadata.json"
+    blocking = BlockingStorage(storage)
+    with CheckpointManager(storage) as sleeper:
+        sleeper.save({"by": "the run before"}, step=10)
+    late = blocking.read(manifest)
+    blocking.delete(manifest)
+    store, decision = decided(storage, {"by": "this run"})
+    blocking.write(manifest, late)
+    with pytest.raises(Conflict):
+        run(finish(store, decision))
+    assert [folder.name for folder in run(store.folders())] == ["step_10"]
 
 
 def test_one_whose_manifest_the_storage_refuses_is_finished_later() -> None:

@@ -24,11 +24,12 @@ from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.checkpoint.exporting import choose, tree_in
 from strata.checkpoint.foreign.dcp_writing import export_dcp
 from strata.checkpoint.leaves import LeafSupply, leaves_of
-from strata.checkpoint.manifest import CHUNK_BYTES, Part, digest_of
+from strata.checkpoint.manifest import CHUNK_BYTES, digest_of
 from strata.checkpoint.pruning import pruned
 from strata.checkpoint.skeleton import array_kinds, plain_values, shown
 from strata.checkpoint.store import Folder, Store
-from strata.checkpoint.tree import _MAKERS
+from strata.checkpoint.tree import MAKERS
+from strata.checkpoint.whole import Whole
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
 from tests.unit.checkpoint.forging import TRIED, Forgery, lies, put, with_digest
@@ -88,14 +89,15 @@ def look_at(storage: StorageBackend) -> None:
     assert array_kinds(part.skeleton).keys() == set(range(len(part.leaves)))
     for node in plain_values(part.skeleton).values():
         shown(node)
-    for wanted in (True, False):
-        pruned(part.skeleton, lambda number, wanted=wanted: wanted, lambda name, wanted=wanted: not wanted)
+    pruned(part.skeleton, lambda number: True, lambda name: False)
+    pruned(part.skeleton, lambda number: False, lambda name: True)
     choose(part, "w")
 
 
 some_and_all = pytest.mark.parametrize("how_many", ["some", pytest.param("all", marks=pytest.mark.long)])
 
 
+@pytest.mark.slow
 @some_and_all
 @pytest.mark.parametrize("manifest", ["part", "metadata"])
 @pytest.mark.usefixtures("little_room")
@@ -167,8 +169,8 @@ def test_a_lie_in_an_old_checkpoint_does_not_stop_a_job_from_saving() -> None:
         forged.say_in_part(put(part, ("files", 0, "path"), lie))
         saves()
     for way in [("parts", 0, "path"), ("references",), ("metrics",), ("term",)]:
-        for lie in ("../../outside", ["../../outside"], {"loss": "low"}, -1, 10**12):
-            forged.say_in_metadata(put(told, way, lie))
+        for said in ("../../outside", ["../../outside"], {"loss": "low"}, -1, 10**12):
+            forged.say_in_metadata(put(told, way, said))
             saves()
 
 
@@ -233,6 +235,7 @@ def tensor_named(part: Any, name: str) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_file_never_becomes_python_objects(disk: LocalStorage, forgery: Forgery) -> None:
     """Else eight bytes of it would be an address that the attacker chooses, taken for an object."""
     for dtype in ("object", "O", "numpy:|O", "numpy:O", "numpy:i4,O", "finfo", "numpy:(2,)O", "intc"):
@@ -354,7 +357,7 @@ def test_a_state_without_a_bottom_is_refused(levels: int) -> None:
         assert levels < 300 or isinstance(read_everything(storage), CheckpointDamaged)
 
 
-WORDS = st.sampled_from([*_MAKERS, "as", "default", "fields", "values", "parameter", "Counter", "float32", "cuda"])
+WORDS = st.sampled_from([*MAKERS, "as", "default", "fields", "values", "parameter", "Counter", "float32", "cuda"])
 PLAIN = st.none() | st.booleans() | st.integers(-2, 12) | st.floats(allow_nan=False) | WORDS | st.text(max_size=3)
 SKELETONS = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3), max_leaves=12
@@ -473,7 +476,7 @@ def test_no_view_is_written_out_that_has_far_more_than_is_stored(
     background.run(export_dcp(store, Folder(2), found, str(tmp_path / "dcp"), wants=lambda name: name == "w"))
 
 
-def view_number(part: Part) -> int:
+def view_number(part: Whole) -> int:
     return next(leaf.number for leaf in leaves_of(part) if leaf.name == "view")
 
 

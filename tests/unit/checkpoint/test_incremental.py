@@ -13,12 +13,14 @@ from safetensors.numpy import load_file
 from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig
 from strata.checkpoint.manifest import CHUNK_BYTES, Chunk, File, Part, Tensor
-from strata.checkpoint.plan import plan_files
+from strata.checkpoint.plan import FilePlan, plan_files
 from strata.checkpoint.readers import marked
 from strata.checkpoint.references import Base, changes, referring, unchanged
+from strata.checkpoint.staging import Stage
 from strata.checkpoint.store import Folder
-from strata.errors import CheckpointDamaged
+from strata.errors import CheckpointDamaged, Conflict
 from strata.storage import BlockingStorage, MemoryStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.states import assert_same
 
 SMALL_BUDGET = CheckpointManagerConfig(memory_bytes=16 << 20)
@@ -180,6 +182,23 @@ def test_a_state_larger_than_the_memory_passes_through_twice() -> None:
         assert_same(manager.load(), state)
 
 
+def test_what_is_changed_between_the_two_times_fails_the_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"a": random(30 << 20, 1), "b": random(20 << 20, 2)}
+    again = Stage.again
+
+    def meddled(stage: Stage, plans: list[FilePlan]) -> Any:
+        state["a"][9 << 20] ^= 2
+        return again(stage, plans)
+
+    monkeypatch.setattr(Stage, "again", meddled)
+    with CheckpointManager(MemoryStorage(), config=SMALL_BUDGET, incremental=True) as manager:
+        manager.save(state, step=1)
+        state["a"][9 << 20] ^= 1
+        with pytest.raises(Conflict, match="'a' was changed while it was being saved"):
+            manager.save(state, step=2)
+        assert manager.list_checkpoints() == [1]
+
+
 def test_bytes_are_always_whole(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path, incremental=True) as manager:
         manager.save(b"the same", step=1)
@@ -196,12 +215,13 @@ def test_a_reader_of_a_checkpoint_protects_what_that_refers_to() -> None:
         manager.save({"w": torch.ones(1000)}, step=1)
         manager.save({"w": torch.ones(1000), "v": torch.ones(1)}, step=2)
         manager.save({"w": torch.zeros(1000)}, step=3)
-        store = manager._checkpoints.store
+        checkpoints = ManagerSeam(manager).checkpoints
+        store = checkpoints.store
 
         async def delete_while_reading() -> int:
             async with marked(store, Folder(2)):
-                await manager._checkpoints.delete([Folder(1)])
-                await manager._checkpoints.delete([Folder(2)])
+                await checkpoints.delete([Folder(1)])
+                await checkpoints.delete([Folder(2)])
                 return len([path async for path in store.paths() if path.endswith(".safetensors")])
 
         assert background.run(delete_while_reading()) == 3

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from strata.checkpoint.joining import Seat
+from strata.checkpoint.joining import agreed_point
 from strata.checkpoint.recovering import Point
 from strata.checkpoint.store import Folder
 
-KNOWN, LATER = Point(1, 6, 6, Folder(6), "the latest that is known"), Point(2, 7, 7, Folder(7), "rank 0 found it")
+KNOWN, LATER = Point(1, 1, 6, 6, Folder(6), "the latest known"), Point(2, 2, 7, 7, Folder(7), "rank 0 found it")
 
 
 class _Recovery:
@@ -27,23 +27,19 @@ class _Recovery:
         return True
 
 
-def seat(points: list[Point], latest: Iterator[int]) -> Seat:
-    made = Seat.__new__(Seat)
-    made.council = SimpleNamespace(recovery=_Recovery(points), generation=0, rank=1)  # type: ignore[assignment]
-    made._reach = 10.0
-
+def agreed(points: list[Point], latest: Iterator[int]) -> Point:
     async def look() -> Any:
         return Folder(next(latest)), None
 
-    made._latest = look  # type: ignore[method-assign]
-    return made
+    council: Any = SimpleNamespace(recovery=_Recovery(points), generation=0, rank=1)
+    return asyncio.run(agreed_point(council, look, 10.0))
 
 
 @pytest.mark.parametrize("points", [[KNOWN, LATER], [KNOWN, LATER, LATER, LATER]])
 def test_a_point_that_was_answered_before_the_first_rank_said_more_is_asked_for_again(points: list[Point]) -> None:
-    assert asyncio.run(seat(points, iter([7] * 9))._agreed()) == LATER
+    assert agreed(points, iter([7] * 9)) == LATER
 
 
 def test_an_older_point_that_stays_the_point_is_taken() -> None:
     """Everybody was sent back to it."""
-    assert asyncio.run(seat([KNOWN], iter([7] * 9))._agreed()) == KNOWN
+    assert agreed([KNOWN], iter([7] * 9)) == KNOWN

@@ -19,7 +19,7 @@ from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage
 from tests.unit.checkpoint.states import assert_same
 
-STATE = {"model": {"w": torch.arange(12.0).reshape(3, 4), "b": np.arange(3)}, "step": 7}
+STATE: dict[str, Any] = {"model": {"w": torch.arange(12.0).reshape(3, 4), "b": np.arange(3)}, "step": 7}
 
 
 @pytest.fixture
@@ -68,14 +68,15 @@ def test_named_tuples_are_of_the_classes_of_what_they_are_loaded_into_or_like() 
     with CheckpointManager(MemoryStorage()) as manager:
         manager.save(state, step=1)
         for how in ("into", "like"):
-            given = {"opt": (Adam(np.int32(0), {"w": np.zeros(2)}), [Chain(Adam(1, np.zeros(1)))]), "other": Adam(1, 2)}
-            found = manager.load(**{how: given})
+            optimizer = (Adam(np.int32(0), {"w": np.zeros(2)}), [Chain(Adam(1, np.zeros(1)))])
+            given = {"opt": optimizer, "other": Adam(1, 2)}
+            found = manager.load(into=given) if how == "into" else manager.load(like=given)
             assert type(found["opt"][0]) is Adam
             assert type(found["opt"][1][0]) is Chain
             assert type(found["opt"][1][0].inner) is Adam
             assert type(found["other"]).__name__ == "Chain"
             assert_same(found["opt"][0].mu["w"], np.ones(2))
-            assert (found["opt"][0].mu["w"] is given["opt"][0].mu["w"]) == (how == "into")  # type: ignore[index, union-attr]
+            assert (found["opt"][0].mu["w"] is optimizer[0].mu["w"]) == (how == "into")
             assert found["opt"][0].count == 3
 
 
@@ -147,7 +148,7 @@ def sharing(name: str) -> dict[str, Any]:
     """States whose arrays share memory in some way."""
     t, x = torch.arange(8.0), np.arange(9.0).reshape(3, 3)
     huge = np.arange(1_000_000, dtype=np.int32)
-    return {
+    states: dict[str, dict[str, Any]] = {
         "shape": {"x": t, "row": t.view(2, 4)},
         "shape first": {"row": t.view(2, 4), "x": t},
         "transposed": {"a": x, "b": x.T},
@@ -162,7 +163,8 @@ def sharing(name: str) -> dict[str, Any]:
         "columns": columns(),
         "fortran": {"a": np.asfortranarray(x), "again": np.asfortranarray(x).T},
         "stored apart": {"a": huge[::500_000], "b": huge[1::499_999]},
-    }[name]
+    }
+    return states[name]
 
 
 SHARING = [
@@ -232,7 +234,7 @@ def test_what_is_too_hard_to_tell_apart_is_compared(monkeypatch: pytest.MonkeyPa
     memory, shape, strides = np.zeros(1 << 20, np.uint8), (3, 5, 7, 9, 11), (1009, 4003, 10_007, 20_011, 30_011)
     one, other = (np.lib.stride_tricks.as_strided(memory[start:], shape, strides) for start in (0, 1))
     with pytest.raises(np.exceptions.TooHardError):
-        np.shares_memory(one, other, max_work=1)
+        np.shares_memory(one, other, max_work=1)  # type: ignore[arg-type]
     monkeypatch.setattr("strata.checkpoint.sharing.MOST_WORK", 1)
     with CheckpointManager(MemoryStorage()) as manager:
         manager.save({"one": np.ones(shape, np.uint8), "other": np.ones(shape, np.uint8)}, step=1)

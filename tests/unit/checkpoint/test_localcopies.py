@@ -131,14 +131,15 @@ def test_what_is_damaged_behind_is_told(tmp_path: Path) -> None:
             crew.managers[0].verify()
 
 
-@pytest.mark.parametrize("operation", ["write", "open_writer", "list_all", "delete_many", "read_into", "read"])
+@pytest.mark.parametrize("operation", ["write", "writer.write", "list_all", "delete_many", "read_into", "read"])
 def test_a_disk_that_fails_costs_the_copies_and_nothing_more(tmp_path: Path, operation: str) -> None:
-    far = LocalStorage(tmp_path / "far") if operation == "open_writer" else MemoryStorage()
+    far = LocalStorage(tmp_path / "far") if operation == "writer.write" else MemoryStorage()
     faults = Faults(before=1.0, only=frozenset({operation}))
     disks = [FaultyStorage(LocalStorage(tmp_path / name), faults=faults) for name in "ab"]
     with Machines(far, disks) as crew:
         save(crew, 1, 2, 3)
         check(crew, 3)
+    assert all(any(call.outcome == "before" for call in disk.calls) for disk in disks), "they failed indeed"
     with Crew(far, 2, run="again", config=CONFIG) as crew:
         check(crew, 3)
 

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, CheckpointReader
 from strata.checkpoint.manifest import decode_metadata, encode_metadata
+from strata.core.events import Position
 from strata.core.settings import Retention
 from strata.errors import (
     CheckpointDamaged,
@@ -36,6 +37,7 @@ from strata.errors import (
 )
 from strata.storage import BlockingStorage, LocalStorage, MemoryStorage, StorageBackend
 from strata.testing.faulty import Faults, FaultyStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.states import assert_same
 
 STATE = {
@@ -66,6 +68,18 @@ def test_a_tree_comes_back_as_it_was(storage: StorageBackend) -> None:
         assert_same(manager.load(), STATE)
         told = manager.describe()
         assert (told.step, told.epoch, told.metrics, told.job) == (5, 2, {"loss": 0.5}, "default")
+
+
+@pytest.mark.parametrize("wrong", [5, None, "0", (0, 0, []), Position("1", 0, []), Position(0, 0, [0.5])])  # type: ignore[arg-type,list-item]
+def test_a_position_that_no_checkpoint_could_be_read_with_is_refused(wrong: Any) -> None:
+    with CheckpointManager(MemoryStorage()) as manager:
+        manager.reads("rows", lambda: wrong)
+        with pytest.raises(InvalidInput, match=r"where 'rows' is read, .* must be a position in a dataset"):
+            manager.save(STATE, step=1)
+        manager.reads("rows", lambda: Position(0, 1, [0, 8]))
+        manager.save(STATE, step=1)
+        manager.save(STATE, step=2)
+        assert manager.describe(1).data == {"rows": Position(0, 1, [0, 8])}
 
 
 def test_bytes_are_stored_as_they_are(tmp_path: Path) -> None:
@@ -146,13 +160,14 @@ def test_memory_that_is_too_short_is_used_in_turns(storage: StorageBackend) -> N
     state = {f"t{n}": torch.randn(1 << 20) for n in range(12)} | {"odd": torch.randn(2000, 1001).t()}
     with CheckpointManager(storage, config=CheckpointManagerConfig(memory_bytes=16 << 20)) as manager:
         manager.save(state, step=1)
-        assert manager._saver.arena.size <= 16 << 20
+        assert ManagerSeam(manager).arena_bytes <= 16 << 20
         assert_same(manager.load(), state)
 
 
 # -- changing the state ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 1023, 1024, 262_143, 262_144, 2_097_152, 2_097_153, 10_000_000])
 def test_what_is_changed_after_staging_never_shows(storage: StorageBackend, count: int) -> None:
     tensor, array = torch.ones(count), np.ones(count, np.float32)
@@ -260,6 +275,15 @@ def test_going_back_leaves_what_came_after_behind(storage: StorageBackend) -> No
         manager.save({"run": 2, "step": 25}, step=25)
         manager.save({"run": 2, "step": 40}, step=40)
         assert manager.list_checkpoints() == [10, 20, 25, 40]
+
+
+def test_going_back_and_on_beyond_leaves_what_lies_between_behind(storage: StorageBackend) -> None:
+    with CheckpointManager(storage) as manager:
+        for step in (10, 20):
+            manager.save({"step": step}, step=step)
+        manager.load(10)
+        manager.save({"step": 30}, step=30)
+        assert manager.list_checkpoints() == [10, 30]
 
 
 def test_a_run_that_starts_over_is_not_shadowed(storage: StorageBackend) -> None:
@@ -382,7 +406,7 @@ def test_a_save_can_take_the_place_of_another() -> None:
     blocked = Blocked()
     with CheckpointManager(blocked.storage, config=CheckpointManagerConfig(when_busy="replace")) as manager:
         first = manager.save_async(STATE, step=1)
-        while not blocked.storage._made["put_if_absent"]:
+        while not blocked.storage.made["put_if_absent"]:
             pass
         second = manager.save_async(STATE, step=2)
         second.result()
@@ -425,6 +449,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
 def test_a_save_whose_handle_is_dropped_is_finished_before_a_child_of_pythons_own_ends(
     tmp_path: Path, how: str
@@ -458,7 +483,7 @@ class State:
     def strata_state(self):
         return {"a": np.asarray(Slow())}
 
-CheckpointManager(sys.argv[1]).save(State(), step=3)
+CheckpointManager(sys.argv[1], job_id="alone").save(State(), step=3)
 """
 
 
@@ -536,7 +561,7 @@ def test_nothing_is_deleted_from_under_a_reader() -> None:
         found: list[Any] = []
         reading = threading.Thread(target=lambda: found.append(reader.load()))
         reading.start()
-        while not slow._made["read_into"]:
+        while not slow.made["read_into"]:
             pass
         manager.save({}, step=2)
         manager.wait()
@@ -574,6 +599,7 @@ def test_whoever_may_not_write_can_read() -> None:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_goes_unnoticed(tmp_path: Path) -> None:
     state = {"w": torch.arange(300.0), "b": torch.ones(2).bfloat16(), "n": 3, "raw": b"bytes"}
     with CheckpointManager(tmp_path) as manager:
@@ -646,7 +672,7 @@ def test_the_same_step_by_another_process_is_a_conflict(storage: StorageBackend)
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"when_busy": "panic"}, "one of wait, skip, replace"),
+        ({"when_busy": "panic"}, 'must be "wait", "skip" or "replace"'),
         ({"memory_bytes": 5}, "at least"),
         ({"max_failed_saves": 0}, "at least 1"),
         ({"retention": {"keep_count": 3}}, "retention must be Retention"),
@@ -689,7 +715,7 @@ def test_arguments_are_checked(storage: StorageBackend) -> None:
         (lambda m: m.load(keys=[]), "keys is empty"),
         (lambda m: m.load(like={"a": torch.ones(1)}, rename=5), "rename is a dict"),
         (lambda m: m.load(like={"a": torch.ones(1)}, rename=lambda name: None), "gave None for 'a'"),
-        (lambda m: m.listen(None), "a listener is called"),
+        (lambda m: m.listen(None), "listener must be a function"),
         (lambda m: CheckpointManager(MemoryStorage(), rank=1), "rank 1 does not exist"),
         (lambda m: CheckpointManager(MemoryStorage(), world_size=2), "need a name for their run"),
     ],
@@ -703,7 +729,7 @@ def test_wrong_arguments_are_told(use: Callable[[CheckpointManager], object], wh
 
 def test_numbers_of_numpy_are_steps_and_metrics(storage: StorageBackend) -> None:
     with CheckpointManager(storage) as manager:
-        manager.save({}, step=np.int64(4), epoch=np.int32(2), metrics={"val/loss": np.float32(0.5), "bad": math.nan})  # type: ignore[arg-type]
+        manager.save({}, step=np.int64(4), epoch=np.int32(2), metrics={"val/loss": np.float32(0.5), "bad": math.nan})  # type: ignore[arg-type, dict-item]
         assert manager.load(np.int64(4)) == {}  # type: ignore[arg-type]
         told = manager.describe()
         assert (told.step, told.epoch, told.metrics["val/loss"]) == (4, 2, 0.5)
@@ -776,7 +802,7 @@ def test_other_jobs_are_told_where_there_is_nothing_of_this_one(storage: Storage
 @pytest.mark.filterwarnings("error")
 def test_a_listener_that_asks_the_manager_is_told_that_it_cannot(caplog: pytest.LogCaptureFixture) -> None:
     with CheckpointManager(MemoryStorage()) as manager:
-        manager.listen(lambda event: manager.latest_step())  # type: ignore[arg-type, return-value]
+        manager.listen(lambda event: manager.latest_step())  # type: ignore[arg-type]
         manager.save({}, step=1)
         gc.collect()
     assert "on its own loop thread" in caplog.text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strata.checkpoint import moves
 
 
-@pytest.mark.parametrize("call", [moves._call, None, lambda *_: -1], ids=["system", "none", "forbidden"])
+@pytest.mark.parametrize("call", [moves.system_call, None, lambda *_: -1], ids=["system", "none", "forbidden"])
 @given(st.lists(st.integers(0, 5000), max_size=30), st.randoms(use_true_random=False))
 def test_every_piece_arrives_and_nothing_else_is_touched(call: object, sizes: list[int], random: object) -> None:
     source = np.random.default_rng(0).integers(0, 256, sum(sizes) + 1, np.uint8)
@@ -25,7 +25,7 @@ def test_every_piece_arrives_and_nothing_else_is_touched(call: object, sizes: li
         expected[at : at + sizes[number]] = source[starts[number] : starts[number] + sizes[number]]
         at += sizes[number] + gap
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moves, "_call", call)
+        patch.setattr(moves, "system_call", call)
         moves.move_many(places + target.ctypes.data, starts.astype(np.int64) + source.ctypes.data, lengths)
     assert np.array_equal(target, expected)
 

@@ -2,9 +2,12 @@
 
 import sys
 
+import pytest
+
 from strata.checkpoint.names import Names, below
 
 
+@pytest.mark.slow
 def test_no_character_is_escaped_in_one_way_and_not_in_the_other() -> None:
     for code in range(sys.maxunicode + 1):
         key = f"a{chr(code)}b"

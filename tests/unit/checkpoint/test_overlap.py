@@ -14,6 +14,7 @@ from strata.checkpoint.frameworks.base import Block, Copying, Described
 from strata.checkpoint.frameworks.torch import TorchArrays
 from strata.errors import Conflict, InvalidInput
 from strata.storage import MemoryStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.states import assert_same
 
 OVERLAPPED = CheckpointManagerConfig(overlap="optimizer")
@@ -51,7 +52,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TorchArrays, "describe", described)
     monkeypatch.setattr(TorchArrays, "copy_out", copy_out)
-    monkeypatch.setattr(overlap, "_address", torch.Tensor.data_ptr)
+    monkeypatch.setattr(overlap, "address_of", torch.Tensor.data_ptr)
 
 
 class Training:
@@ -134,7 +135,7 @@ def test_an_optimizer_that_has_not_stepped_owns_nothing() -> None:
     with CheckpointManager(MemoryStorage(), config=OVERLAPPED) as manager:
         handle = manager.save_async({"w": weight.detach()}, 1)
         with torch.no_grad():
-            weight += 1
+            weight.add_(1)
         handle.result()
         assert manager.load()["w"].sum() == 0
 
@@ -193,7 +194,7 @@ def two(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[overlap.OptimizerOverlap, list[torch.nn.Parameter], list[torch.optim.SGD]]]:
     """Two optimizers that own a parameter each."""
-    monkeypatch.setattr(overlap, "_address", torch.Tensor.data_ptr)
+    monkeypatch.setattr(overlap, "address_of", torch.Tensor.data_ptr)
     known = overlap.OptimizerOverlap()
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     for each in parameters:
@@ -233,6 +234,8 @@ def test_a_save_that_takes_its_turn_waits_for_copies_still_landing() -> None:
     config = CheckpointManagerConfig(overlap="optimizer", when_busy="replace")
     with CheckpointManager(MemoryStorage(), config=config) as manager:
         training.step()
+        expected: Any = None
+        handle: Any = None
         for step in range(1, 20):
             expected = training.copy()
             handle = manager.save_async(training.state, step)
@@ -243,13 +246,12 @@ def test_a_save_that_takes_its_turn_waits_for_copies_still_landing() -> None:
 
 def test_a_manager_that_is_closed_hooks_no_more_steps() -> None:
     manager = CheckpointManager(MemoryStorage(), config=OVERLAPPED)
-    known = manager._saver._overlap
-    assert known is not None
+    known = ManagerSeam(manager).overlap
     manager.close()
     training = Training()
-    assert training.optimizer not in known._optimizers
+    assert training.optimizer not in known.optimizers
 
 
 def test_an_unknown_overlap_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="overlap must be one of none, optimizer"):
+    with pytest.raises(InvalidInput, match='overlap must be "none" or "optimizer"'):
         CheckpointManagerConfig(overlap="everything")

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ def test_the_header_counts_with_all_that_fills_it_up() -> None:
     assert [file.size - len(file.header) for file in files] == [*sizes]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.text(max_size=40), st.integers(0, 3 * CHUNK_BYTES), st.integers(0, 60)), max_size=30),
     st.integers(2 * CHUNK_BYTES, 4 * CHUNK_BYTES),

@@ -96,7 +96,7 @@ class SlowToPutAgain(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         self.writes = 0
-        self.again = asyncio.Event()
+        self.again, self.is_over = asyncio.Event(), asyncio.Event()
 
     async def write(self, path: str, data: Any, **how: Any) -> None:
         self.writes += 1
@@ -108,6 +108,8 @@ class SlowToPutAgain(MemoryStorage):
             if self.writes > 1:
                 await asyncio.sleep(0.1)
             await super().write(path, data, **how)
+            if self.writes > 1:
+                self.is_over.set()
 
 
 def test_a_mark_that_is_being_renewed_is_not_put_again_after_it_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +119,7 @@ def test_a_mark_that_is_being_renewed_is_not_put_again_after_it_was_removed(monk
         storage = SlowToPutAgain()
         async with claimed(Store(storage, "default"), ["step_1"]):
             await storage.again.wait()
-        await asyncio.sleep(0.3)
+        await asyncio.wait_for(storage.is_over.wait(), 20)
         assert await marks(storage) == []
 
     asyncio.run(scene())

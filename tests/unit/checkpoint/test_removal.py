@@ -34,6 +34,12 @@ def planned(storage: MemoryStorage, *named: str, force: bool = False) -> Removal
     return background.run(plan(storage, *named, force=force))[1]
 
 
+async def remove(storage: MemoryStorage, *named: str) -> Removal:
+    checkpoints, found = await plan(storage, *named, force=True)
+    await checkpoints.delete(each.folder for each in found.doomed)
+    return found
+
+
 def test_what_others_refer_to_stays_and_is_told(storage: MemoryStorage) -> None:
     found = planned(storage, "1")
     ((path, labels),) = found.kept.items()
@@ -65,14 +71,9 @@ def test_the_plan_is_what_happens(storage: MemoryStorage) -> None:
 
 
 def test_what_was_kept_for_one_alone_goes_with_it(storage: MemoryStorage) -> None:
-    async def remove(*named: str) -> Removal:
-        checkpoints, found = await plan(storage, *named, force=True)
-        await checkpoints.delete(each.folder for each in found.doomed)
-        return found
-
-    kept = background.run(remove("1")).kept_bytes
+    kept = background.run(remove(storage, "1")).kept_bytes
     left = sum(entry.size for entry in BlockingStorage(storage).list_all())
-    found = background.run(remove("2", "3"))
+    found = background.run(remove(storage, "2", "3"))
     assert kept
     assert (found.kept, left - found.freed_bytes) == ({}, _size_of(storage, "default/checkpoints/lineage.json"))
 
@@ -102,6 +103,15 @@ def test_what_is_pinned_is_not_removed_unless_forced(storage: MemoryStorage) -> 
     with pytest.raises(Refused, match="step 2 is pinned"):
         planned(storage, "1", "2")
     assert [each.label for each in planned(storage, "1", "2", force=True).doomed] == ["1", "2"]
+
+
+def test_a_pin_goes_with_what_was_removed_and_keeps_nothing_that_is_saved_in_its_place(storage: MemoryStorage) -> None:
+    with CheckpointManager(storage) as manager:
+        manager.pin(3)
+        background.run(remove(storage, "3"))
+        manager.save({}, step=3)
+        manager.delete(3)
+        assert manager.list_checkpoints() == [1, 2]
 
 
 def test_what_is_left_behind_or_damaged_may_go_whatever_is_left(storage: MemoryStorage) -> None:

@@ -16,6 +16,7 @@ from strata.errors import SaveReplaced
 from strata.storage import MemoryStorage
 from strata.storage.backend import Data
 from strata.testing.faulty import FaultyStorage
+from strata.testing.manager_seam import ManagerSeam, Point
 from tests.unit.checkpoint.crews import Crew
 
 REPLACE = CheckpointManagerConfig(when_busy="replace", ranks_seconds=20)
@@ -95,14 +96,12 @@ def test_a_save_may_be_given_up_by_a_signal_handler_in_the_middle_of_saving(tmp_
     with CheckpointManager(tmp_path) as manager:
         manager.save(state_of(0, 1), step=1)
         before = signal.signal(signal.SIGUSR2, lambda *_: manager.give_up())
-        saver: Any = manager._saver
-        real = saver._stage
 
-        def stage(*given: Any) -> Any:
+        def stage(real: Any, *given: Any) -> Any:
             os.kill(os.getpid(), signal.SIGUSR2)
             return real(*given)
 
-        saver._stage = stage
+        ManagerSeam(manager).instead(Point.STAGE, stage)
         try:
             manager.save(state_of(0, 2), step=2)
         finally:
@@ -113,18 +112,14 @@ def test_a_save_may_be_given_up_by_a_signal_handler_in_the_middle_of_saving(tmp_
 def test_what_was_given_up_before_it_decided_decides_nothing_any_more() -> None:
     """The task hears a moment later that it is given up."""
     with CheckpointManager(MemoryStorage(), config=REPLACE) as manager:
-        saver: Any = manager._saver
-        real = saver._commit
 
-        async def commit(*given: Any) -> None:
+        async def commit(real: Any, *given: Any) -> None:
             save = given[2]
-            while saver._running is None:  # the caller is about to know it
-                await asyncio.sleep(0)
             if save.handle.step == 1:
-                saver._running._give_up(SaveReplaced("replaced by step 2"))
+                save.handle.give_up(SaveReplaced("replaced by step 2"))
             await real(*given)
 
-        saver._commit = commit
+        ManagerSeam(manager).instead(Point.COMMIT, commit)
         first = manager.save_async(state_of(0, 1), step=1)
         with pytest.raises(SaveReplaced):
             first.result(20)

@@ -20,10 +20,8 @@ def group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("group")
-def test_a_process_group_of_another_size_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_group_of_another_size_is_not_asked() -> None:
     """Processes of it that are no ranks would never answer; those that are would wait, and disturb its other calls."""
-    for name in ("STRATA_RUN_ID", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidInput, match="one process for each of the 2 ranks"):
         common_run(None, 0, 2, 1.0)
     assert common_run("mine", 0, 2, 1.0) == "mine"
@@ -33,8 +31,6 @@ def test_a_process_group_of_another_size_is_not_asked(monkeypatch: pytest.Monkey
 @pytest.fixture
 def group_of_two(group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As each of its ranks sees it, though there is one process."""
-    for name in ("STRATA_RUN_ID", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
 
 
@@ -58,9 +54,9 @@ def test_a_rank_0_that_does_not_come_is_named_and_may_come_yet() -> None:
 def test_a_rank_that_waits_hears_it_when_it_is_told() -> None:
     store = dist.PrefixStore("default_pg", dist.HashStore())
     heard: list[str] = []
-    waiting = threading.Thread(target=lambda: heard.append(runnames._through(store, 1, 60.0)))
+    waiting = threading.Thread(target=lambda: heard.append(runnames.through_store(store, 1, 60.0)))
     waiting.start()
-    told = runnames._through(store, 0, 60.0)
+    told = runnames.through_store(store, 0, 60.0)
     waiting.join()
     assert heard == [told]
 
@@ -70,6 +66,6 @@ def test_a_store_that_is_gone_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -
     def gone(*_: object) -> NoReturn:
         raise dist.DistNetworkError("the connection is closed")
 
-    monkeypatch.setattr(runnames, "_through", gone)
+    monkeypatch.setattr(runnames, "through_store", gone)
     with pytest.raises(RankFailed, match=r"rank 1 could not hear the name .* the connection is closed"):
         common_run(None, 1, 2, 1.0)

@@ -82,6 +82,7 @@ def mixed() -> dict[str, Any]:
     return state
 
 
+@pytest.mark.slow
 def test_very_many_small_arrays_come_back(tmp_path: Path) -> None:
     state = mixed() | {"bytes": b"between", "j3": torch.nn.Parameter(torch.ones(2, 3), requires_grad=False)}
     with CheckpointManager(tmp_path) as manager:

@@ -28,6 +28,7 @@ def read(value: Any, length: int) -> bytes:
     return room.block.tobytes()
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.data(),
@@ -37,7 +38,8 @@ def read(value: Any, length: int) -> bytes:
 def test_an_array_with_gaps_is_read_in_pieces(shape: list[int], data: st.DataObject, dtype: str, length: int) -> None:
     whole = np.arange(np.prod(shape) * 2 ** (len(shape) + 1)).astype(dtype).reshape([2 * each for each in shape] + [-1])
     steps = [slice(None, None, data.draw(st.sampled_from([1, 2, -1, -2]))) for _ in shape]
-    array = whole[(*steps, 0)].transpose(data.draw(st.permutations(range(len(shape)))))
+    at: tuple[Any, ...] = (*steps, 0)
+    array = whole[at].transpose(data.draw(st.permutations(range(len(shape)))))
     assert read(array, length) == array.tobytes()
 
 

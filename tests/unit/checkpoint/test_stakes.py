@@ -35,7 +35,7 @@ def test_what_failed_before_its_end_is_written_again_to_the_same_place(
 ) -> None:
     with CheckpointManager(faulty) as manager:
         manager.save(LONG[:-1], step=4)
-        faulty.fail(operation, faulty._made[operation] + call)
+        faulty.fail(operation, faulty.made[operation] + call)
         with pytest.raises(StorageUnavailable):
             manager.save(LONG, step=5)
         assert found(faulty) == ["step_4/model.bin"]
@@ -53,7 +53,7 @@ def test_what_was_refused_at_its_end_is_written_again_to_the_same_place(
     with CheckpointManager(faulty) as manager:
         faulty.fail("writer.commit", 1)
         with monkeypatch.context() as patched:
-            patched.setattr(faulty, "_fault", full)
+            patched.setattr(faulty, "fault", full)
             with pytest.raises(StorageFull):
                 manager.save(LONG, step=5)
         assert found(faulty) == []
@@ -86,7 +86,7 @@ def test_what_is_given_up_leaves_a_stake_only_if_it_may_yet_be_done(
     with CheckpointManager(faulty, config=config) as manager:
         faulty.fail(operation, 1, "stuck")
         handle: Any = manager.save_async(LONG, step=5)
-        while not faulty._stuck:
+        while not faulty.stuck:
             with pytest.raises(TimeoutError):
                 handle.result(0.001)
         manager.save(LONG[:-1], step=6)

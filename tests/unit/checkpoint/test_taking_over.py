@@ -1,8 +1,10 @@
-"""Who may take over: whoever looked later where to go on from.
+"""Who may take over: the process that loaded later, or found nothing to load. A query decides nothing.
 
-A process that was left over, and saves for the first time when others have taken over since it looked, must not make
+A process that was left over, and saves for the first time when others have taken over since it loaded, must not make
 them lose what they were told is committed. And what it may yet commit itself keeps none of them out.
 """
+
+from collections.abc import Callable
 
 import pytest
 
@@ -39,19 +41,94 @@ def test_one_that_loaded_before_others_began_is_superseded_by_them(space: Space)
         assert later.latest_step() == 4
 
 
-@pytest.mark.parametrize("looks", ["latest_step", "load"])
-def test_so_is_one_that_found_nothing_when_it_looked(space: Space, looks: str) -> None:
+def test_and_it_does_not_come_back_by_loading_again(space: Space) -> None:
+    with manager_in(space) as first:
+        first.save(b"1", step=1)
+    with manager_in(space) as left_over, manager_in(space) as later:
+        left_over.load()
+        later.save(b"later", step=2)
+        for step in (3, 4):
+            with pytest.raises(Superseded):
+                left_over.save(b"left over", step=step)
+            assert left_over.load() == b"later"
+        later.save(b"later", step=3)
+        assert later.list_checkpoints() == [1, 2, 3]
+
+
+def test_so_is_one_that_found_nothing_to_load(space: Space) -> None:
     with manager_in(space) as left_over, manager_in(space) as job:
-        if looks == "latest_step":
-            assert left_over.latest_step() is None
-        else:
-            with pytest.raises(NotFound):
-                left_over.load()
+        with pytest.raises(NotFound):
+            left_over.load()
         for step in (0, 1):
             job.save(b"job", step=step)
         with pytest.raises(Superseded):
             left_over.save(b"left over", step=0)
         assert job.latest_step() == 1
+
+
+def _nothing_there(query: Callable[[], object]) -> None:
+    with pytest.raises(NotFound):
+        query()
+
+
+QUERIES: dict[str, Callable[[CheckpointManager], object]] = {
+    "latest_step": lambda manager: manager.latest_step(),
+    "list_checkpoints": lambda manager: manager.list_checkpoints(),
+    "tiers": lambda manager: manager.tiers(),
+    "describe": lambda manager: _nothing_there(manager.describe),
+    "verify": lambda manager: _nothing_there(manager.verify),
+    "load_slice": lambda manager: _nothing_there(lambda: manager.load_slice("weights")),
+    "load_a_part": lambda manager: _nothing_there(lambda: manager.load(keys="weights")),
+    "saves": lambda manager: manager.saves,
+    "check": lambda manager: manager.check({"weights": 1}),
+    "prepare": lambda manager: manager.prepare({"weights": 1}),
+    "wait": lambda manager: manager.wait(),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_takes_nothing_over_and_gives_nothing_up(space: Space, query: str) -> None:
+    """One that asks only where things are may save as one that did not ask: it takes over by its first save."""
+    with manager_in(space) as asks, manager_in(space) as job:
+        QUERIES[query](asks)
+        job.save({"weights": 1}, step=1)
+        asks.save({"weights": 2}, step=2)
+        with pytest.raises(Superseded):
+            job.save({"weights": 1}, step=3)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_one_that_was_left_behind_is_not_let_in_again_by_a_query(space: Space, query: str) -> None:
+    with manager_in(space) as left_over, manager_in(space) as job:
+        with pytest.raises(NotFound):
+            left_over.load()
+        job.save({"weights": 1}, step=1)
+        job.delete(1)
+        QUERIES[query](left_over)
+        with pytest.raises(Superseded):
+            left_over.save({"weights": 2}, step=1)
+
+
+@pytest.mark.parametrize("query", ["latest_step", "list_checkpoints", "describe", "tiers"])
+def test_nor_by_one_that_comes_while_it_loads(space: Space, query: str) -> None:
+    with manager_in(space) as job:
+        job.save({"weights": 1}, step=1)
+    with manager_in(space) as left_over, manager_in(space) as later:
+
+        class Restored:
+            """Is given its state when others have taken over, and somebody has looked at what they saved."""
+
+            def strata_state(self) -> dict[str, int]:
+                return {"weights": 0}
+
+            def load_strata_state(self, tree: dict[str, int]) -> None:
+                later.load()
+                later.save({"weights": 2}, step=2)
+                QUERIES[query](left_over) if query != "describe" else left_over.describe()
+
+        left_over.load(into=Restored())
+        with pytest.raises(Superseded):
+            left_over.save({"weights": 3}, step=2)
 
 
 def test_whoever_looks_after_all_that_was_saved_takes_over(space: Space) -> None:

@@ -13,13 +13,20 @@ from strata import background
 from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.errors import StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.dying import DyingStorage, Life, Paused, save_in_its_place
 from tests.unit.checkpoint.states import assert_same
+
+pytestmark = pytest.mark.slow
 
 OLD = {"w": torch.zeros(50), "n": 1}
 NEW = {"w": torch.ones(60), "n": 2}
 PARTLY_NEW = {"w": torch.zeros(50), "v": torch.ones(3), "n": 2}
-STATES = [NEW, b"new bytes", PARTLY_NEW]
+STATES = [
+    pytest.param(NEW, id="tree"),
+    pytest.param(b"new bytes", id="bytes", marks=pytest.mark.long),
+    pytest.param(PARTLY_NEW, id="incremental", marks=pytest.mark.long),
+]
 
 
 def before() -> tuple[MemoryStorage, MemoryStorage]:
@@ -57,7 +64,7 @@ def let_marks_run_out(storage: MemoryStorage) -> None:
     )
 
 
-@pytest.mark.parametrize("state", STATES, ids=["tree", "bytes", "incremental"])
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_leaves_the_one_before_or_the_new_one_and_uploads_go_on(state: Any, after: bool) -> None:
     count = calls_of(state)
@@ -90,9 +97,8 @@ def _goes_on(near: MemoryStorage, far: MemoryStorage, latest: int | None, at: in
         manager.save({"next": at}, step=4)
         manager.wait()
         assert manager.list_checkpoints() == [latest, 4]
-        tiers = manager._tiers
-        assert tiers is not None
-        kept = background.run(tiers.near._needed()), background.run(tiers.far._needed())
+        tiers = ManagerSeam(manager).tiers
+        kept = background.run(tiers.near.files_needed()), background.run(tiers.far.files_needed())
     with CheckpointReader(far) as remote:
         assert remote.list_checkpoints() == [latest, 4]
         for step in (latest, 4):
@@ -111,8 +117,8 @@ def made(state: Any, who: str) -> Any:
     return bytes(data) if isinstance(state, bytes) else {"who": torch.frombuffer(data, dtype=torch.uint8)}
 
 
-@pytest.mark.parametrize("state", STATES[:2], ids=["tree", "bytes"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("state", STATES[:2])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.long)], ids=["before", "after"])
 def test_a_machine_that_dies_is_replaced_and_comes_back(state: Any, after: bool) -> None:
     """The same step is saved by another, which has only what was uploaded."""
     for at in range(1, calls_of(made(state, "first.")) + 1):
@@ -138,7 +144,7 @@ def test_a_machine_that_dies_is_replaced_and_comes_back(state: Any, after: bool)
                 assert_same(remote.load(step), made(state, who))
 
 
-@pytest.mark.parametrize("state", STATES[:2], ids=["tree", "bytes"])
+@pytest.mark.parametrize("state", STATES[:2])
 def test_a_machine_that_is_paused_changes_nothing_when_it_wakes_up(state: Any) -> None:
     """At any of its calls to the storage behind, another saves the same step in its place."""
     owners = set()

@@ -1,16 +1,18 @@
 """One of the two tiers fails, or another machine takes over: nothing is lost, and nothing is mixed up."""
 
+import time
 from typing import Any
 
 import pytest
 import torch
 
 from strata import background
-from strata.checkpoint import CheckpointManager, CheckpointReader, tieredsaver
+from strata.checkpoint import CheckpointManager, CheckpointReader
 from strata.core.settings import Retention
 from strata.errors import Conflict, NotFound, SaveFailed, StorageUnavailable, Superseded
 from strata.storage import BlockingStorage, MemoryStorage
 from strata.testing.faulty import Faults, FaultyStorage, Outcome
+from strata.testing.manager_seam import ManagerSeam
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.tiered import DOWN, UP, Pair, paths_in, steps_in, where
 
@@ -269,7 +271,7 @@ def test_a_machine_that_dies_while_uploading_leaves_the_next_one_nothing_to_trip
     first.save(made(b"first "), step=2)
     with pytest.raises(StorageUnavailable):
         first.wait()
-    first._saver.uploader.stop()  # type: ignore[attr-defined]
+    ManagerSeam(first).uploader.stop()
     assert [path for path in paths_in(pair.far) if path.startswith("step_2/")]
     with pair.elsewhere().manager() as second:
         second.load()
@@ -293,8 +295,7 @@ def test_who_was_superseded_deletes_nothing_of_who_came_after() -> None:
         new.save(state(3), step=3)
     about = "default/checkpoints/step_4/part-0-about-to-be.safetensors"
     BlockingStorage(pair.far.inner).write(about, b"data")
-    tiers = old._tiers
-    assert tiers is not None
+    tiers = ManagerSeam(old).tiers
     with pytest.raises(Superseded):
         background.run(tiers.far.sweep())
     with pytest.raises(Superseded):
@@ -350,7 +351,6 @@ def test_a_storage_that_was_emptied_is_noticed() -> None:
         manager.load()
     with pytest.raises(Conflict):
         manager.save(state(3), step=3)
-    manager._saver._last_failed = None
     manager.close()
     assert paths_in(pair.far) == set()
 
@@ -385,7 +385,7 @@ def test_a_disk_that_fails_loses_no_save(caplog: pytest.LogCaptureFixture, monke
         manager.save(state(4), step=4)
         manager.wait()
         assert where(manager) == {2: "remote", 3: "remote", 4: "remote"}
-        monkeypatch.setattr(tieredsaver.time, "monotonic", lambda: float("inf"))
+        monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
         manager.save(state(5), step=5)
         manager.wait()
         assert where(manager) == {3: "remote", 4: "remote", 5: "both"}
@@ -394,6 +394,7 @@ def test_a_disk_that_fails_loses_no_save(caplog: pytest.LogCaptureFixture, monke
             manager.verify(step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["write", "writer.commit", "put_if_absent", "read_versioned"])
 @pytest.mark.parametrize("outcome", ["before", "after"])
 def test_wherever_it_fails(operation: str, outcome: Outcome, caplog: pytest.LogCaptureFixture) -> None:
@@ -473,7 +474,7 @@ def test_a_disk_that_is_emptied_meanwhile_is_filled_again(monkeypatch: pytest.Mo
         manager.save(state(3), step=3)
         with pytest.raises(NotFound, match="step_2 is on the local disk no longer"):
             lost.wait_uploaded()
-        monkeypatch.setattr(tieredsaver.time, "monotonic", lambda: float("inf"))
+        monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
         manager.save(state(4), step=4)
         manager.wait()
         assert where(manager) == {1: "remote", 3: "remote", 4: "both"}

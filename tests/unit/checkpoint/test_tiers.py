@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from strata.core.settings import Retention
 from strata.errors import CheckpointDamaged, InvalidInput, NotFound, SaveReplaced, StorageUnavailable
 from strata.storage import BlockingStorage, LocalStorage
 from strata.testing.faulty import Faults
+from strata.testing.manager_seam import ManagerSeam, Point
 from strata.torch import TrainState
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.checkpoint.tiered import DOWN, UP, Pair, damage, paths_in, steps_in, where
@@ -79,7 +79,7 @@ def test_how_far_an_upload_is_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> No
     with pair.manager() as manager:
         pair.far.fail("writer.write", 3, "stuck")
         manager.save({"w": np.zeros(3 * CHUNK_BYTES, np.uint8)}, step=1)
-        while len(pair.far._stuck) < 1:
+        while pair.far.stuck < 1:
             manager.latest_step()
         (standing,) = manager.tiers().steps
         assert (standing.upload, standing.uploaded_bytes) == ("uploading", CHUNK_BYTES + 4096)
@@ -202,10 +202,9 @@ def test_a_long_way_behind_is_said(caplog: pytest.LogCaptureFixture) -> None:
         manager.save({"step": 0}, step=0)
         manager.wait()
         pair.far.faults = DOWN
-        for step in range(1, 5):
-            report = manager.save({"step": step}, step=step)
+        reports = [manager.save({"step": step}, step=step) for step in range(1, 5)]
         assert "3 checkpoints are on the local disk alone" in caplog.text
-        assert "3 checkpoints are on the local disk alone" in report.notes[0]
+        assert "3 checkpoints are on the local disk alone" in reports[-1].notes[0]
         assert "failed on purpose" in caplog.text
         standing = manager.tiers()
         assert standing.failed_uploads > 0
@@ -256,7 +255,7 @@ def test_a_damaged_copy_is_loaded_from_behind_and_removed(
     with pair.manager() as manager:
         into = {"w": torch.zeros(1000), "b": torch.zeros(3).bfloat16(), "step": 0}
         assert_same(manager.load(into=into), STATE)
-        assert torch.equal(into["w"], STATE["w"])  # type: ignore[arg-type, call-overload]
+        assert torch.equal(into["w"], STATE["w"])  # type: ignore[arg-type]
         assert_same(manager.load(), STATE)
         if (broken, how) != ("metadata.json", "missing"):
             assert path in caplog.text
@@ -458,7 +457,7 @@ def test_nobody_deletes_what_is_being_referred_to() -> None:
         puts = sum(call.operation == "put_if_absent" for call in pair.far.calls)
         pair.far.fail("put_if_absent", puts + 2, "stuck")  # the commit
         manager.save({"frozen": frozen, "moving": torch.ones(10)}, step=2)
-        while not pair.far._stuck:
+        while not pair.far.stuck:
             manager.latest_step()
         with CheckpointManager(pair.far.inner) as other:
             other.delete(1)
@@ -513,17 +512,16 @@ def test_a_pin_goes_up_with_its_checkpoint() -> None:
 def test_who_waits_is_not_told_of_a_try_that_was_under_way_before() -> None:
     pair = Pair()
     with pair.manager() as manager:
-        uploader: Any = manager._uploader
-        real, reached, let_go = uploader._next, threading.Event(), threading.Event()
+        reached, let_go = threading.Event(), threading.Event()
 
-        async def fails_late() -> None:
-            uploader._next = real
+        async def fails_late(_: object) -> None:
+            late.undo()
             reached.set()
             while not let_go.is_set():
                 await asyncio.sleep(0.01)
             raise StorageUnavailable("there was an outage", storage="memory://far")
 
-        uploader._next = fails_late
+        late = ManagerSeam(manager).instead(Point.FIND_UPLOAD, fails_late)
         manager.save(STATE, step=1)
         assert reached.wait(20)
         threading.Timer(0.2, let_go.set).start()
@@ -550,7 +548,7 @@ def test_what_is_being_uploaded_can_be_deleted() -> None:
         pair.far.faults = STUCK
         manager.save(STATE, step=1)
         manager.save(STATE, step=2)
-        while not pair.far._stuck:
+        while not pair.far.stuck:
             manager.latest_step()
         manager.delete(1)
         with pytest.raises(NotFound, match="step 1 was deleted before it was uploaded"):
@@ -587,7 +585,7 @@ def test_what_cannot_be_a_local_tier_is_refused(tmp_path: Path) -> None:
         CheckpointManager(tmp_path, local=tmp_path)
     with pytest.raises(InvalidInput, match="local_keep"):
         CheckpointManagerConfig(local_keep=0)
-    with pytest.raises(InvalidInput, match="upload must be one of all, newest"):
+    with pytest.raises(InvalidInput, match='upload must be "all" or "newest"'):
         CheckpointManagerConfig(upload="some")
 
 
@@ -618,9 +616,9 @@ def test_what_is_committed_while_others_are_let_go_stays(tmp_path: Path, monkeyp
             manager.save({"step": step}, step=step)
         manager.wait()
         monkeypatch.setattr(Tiers, "near_view", slowly)
-        uploader = manager._uploader
-        assert uploader is not None
-        letting_go = asyncio.run_coroutine_threadsafe(uploader.retain(far=False), background.loop())
+        letting_go = asyncio.run_coroutine_threadsafe(
+            ManagerSeam(manager).uploader.retain(far=False), background.loop()
+        )
         assert looked.wait(20)
         manager.save({"step": 2}, step=2)
         go.set()
@@ -635,7 +633,7 @@ def test_a_full_run_of_a_process_waits_for_its_uploads(tmp_path: Path) -> None:
     program = """
 import sys
 from strata import CheckpointManager
-manager = CheckpointManager(sys.argv[1] + "/far", local=sys.argv[1] + "/near")
+manager = CheckpointManager(sys.argv[1] + "/far", local=sys.argv[1] + "/near", job_id="alone")
 for step in range(3):
     manager.save_async(bytes(5_000_000), step=step)
 """
@@ -643,7 +641,7 @@ for step in range(3):
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    with CheckpointReader(tmp_path / "far") as reader:
+    with CheckpointReader(tmp_path / "far", job_id="alone") as reader:
         assert reader.list_checkpoints() == [0, 1, 2]
 
 

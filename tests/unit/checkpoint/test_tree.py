@@ -198,7 +198,7 @@ class Own(dict[str, int]):
         ({Incomparable(), Incomparable()}, "cannot be put in order (no order)"),
         ({Unwritable(), Unwritable()}, "cannot be put in order (no text)"),
         (np.array([object()]), "plain numbers"),
-        (np.ma.array([1, 2], mask=[0, 1]), "MaskedArray cannot be stored: store the plain arrays in it"),
+        (np.ma.array([1, 2], mask=[False, True]), "MaskedArray cannot be stored: store the plain arrays in it"),
         (np.ones((1, 2)).view(np.matrix), "matrix cannot be stored"),
         (np.ones(2).view(type("Metres", (np.ndarray,), {})), "Metres cannot be stored"),
         (np.zeros(2, [("a", "i4")]), "plain numbers"),

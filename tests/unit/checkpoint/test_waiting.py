@@ -14,6 +14,7 @@ from strata.checkpoint import CheckpointManager, CheckpointManagerConfig, waitin
 from strata.errors import RankFailed, StorageUnavailable
 from strata.storage import MemoryStorage
 from tests.unit.checkpoint.crews import Crew
+from tests.until import until, until_async
 
 CONFIG = CheckpointManagerConfig(ranks_seconds=30)
 
@@ -32,18 +33,13 @@ def test_ranks_are_named(ranks: Any, name: str) -> None:
 
 
 def test_a_wait_is_told_rarer_and_rarer() -> None:
-    async def due() -> list[float]:
-        wait = waiting.Wait()
-        found: list[float] = []
-        wait._since, clock = 0.0, 0.0
-        wait._clock = lambda: clock
-        while clock <= 900:
-            if wait.is_due():
-                found.append(clock)
-            clock += 1
-        return found
-
-    assert asyncio.run(due()) == [30, 60, 120, 240, 480]
+    clock = 0.0
+    wait, found = waiting.Wait(lambda: clock), list[float]()
+    while clock <= 900:
+        if wait.is_due():
+            found.append(clock)
+        clock += 1
+    assert found == [30, 60, 120, 240, 480]
 
 
 def waits(caplog: pytest.LogCaptureFixture, *words: str) -> bool:
@@ -55,22 +51,18 @@ def test_who_is_waited_for_is_told_on_all_sides(
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_SECONDS", 0.05)
 
-    def until(*words: str) -> None:
-        ends = time.monotonic() + 20
-        while not waits(caplog, *words):
-            assert time.monotonic() < ends, caplog.text
-            time.sleep(0.01)
-
     with caplog.at_level(logging.WARNING), Crew(MemoryStorage(), 4, config=CONFIG) as crew:
 
         def act(rank: int, manager: CheckpointManager) -> None:
             if rank == 2:  # nobody has come yet
                 manager.save({"w": np.ones(3)}, 10)
             if rank == 0:
-                until(r"step 10 is not saved yet: waiting for rank 0 for \d+ s, to say which arrays it has")
+                names = r"step 10 is not saved yet: waiting for rank 0 for \d+ s, to say which arrays it has"
+                until(lambda: waits(caplog, names))
                 manager.save({"w": np.ones(3)}, 10)
             if rank % 2:  # nor the other half
-                until(r"for ranks 1, 3 for \d+ s, until all parts are there", r"for rank 0 for \d+ s, to commit it")
+                words = r"for ranks 1, 3 for \d+ s, until all parts are there", r"for rank 0 for \d+ s, to commit it"
+                until(lambda: waits(caplog, *words))
                 manager.save({"w": np.ones(3)}, 10)
 
         crew.each(act)
@@ -88,13 +80,14 @@ def test_that_it_cannot_be_told_for_whom_changes_nothing(
     async def nobody() -> list[int]:
         raise StorageUnavailable("the storage is away", storage="memory:")
 
+    words = r"step 3 is not saved yet: waiting for other ranks for \d+ s, to come"
+
     async def works() -> int:
-        await asyncio.sleep(0.1)
+        await until_async(lambda: waits(caplog, words))
         return 7
 
     who: Callable[[], Awaitable[list[int]]] = nobody
     assert asyncio.run(waiting.told(works(), 3, who, "to come")) == 7
-    assert waits(caplog, r"step 3 is not saved yet: waiting for other ranks for \d+ s, to come")
 
 
 def test_what_to_look_at_is_said_in_the_right_order() -> None:
@@ -109,12 +102,14 @@ def test_what_to_look_at_is_said_in_the_right_order() -> None:
 
 
 def test_a_clock_that_is_a_rounding_short_ends_the_pause_all_the_same() -> None:
-    async def pauses() -> list[float]:
-        wait = waiting.Wait()
-        wait._since = 0.0
-        wait._clock = lambda: wait._next - 1e-9
-        for _ in range(3):
-            await asyncio.wait_for(wait.until_due(), 5)
-        return [wait._next]
+    clock = 0.0
+    wait = waiting.Wait(lambda: clock)
 
-    assert asyncio.run(pauses()) == [240]
+    async def pause() -> None:
+        nonlocal clock
+        clock = wait.next_seconds - 1e-9
+        await asyncio.wait_for(wait.until_due(), 5)
+
+    for seconds in (60, 120, 240):
+        asyncio.run(pause())
+        assert wait.next_seconds == seconds

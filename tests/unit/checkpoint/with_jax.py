@@ -1,5 +1,7 @@
 """Checkpoints of JAX's arrays, as a program: `python -m tests.unit.checkpoint.with_jax`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +38,7 @@ def what_it_cannot_do_is_said() -> None:
         with pytest.raises(Unstorable, match="key_data"):
             manager.check({"key": jax.random.key(0)})
         manager.save({"a": jnp.ones(2), "b": np.ones(2)}, step=1)
-        into = {"a": jnp.zeros(2), "b": np.zeros(2)}
+        into: dict[str, Any] = {"a": jnp.zeros(2), "b": np.zeros(2)}
         with pytest.raises(Unstorable, match="a: a JAX array cannot be changed in place"):
             manager.load(into=into)
         assert not into["b"].any()

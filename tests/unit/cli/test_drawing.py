@@ -1,8 +1,13 @@
 """Parts of a whole and long paths, as tables show them."""
 
-import pytest
+import io
 
-from strata.cli.drawing import fitted, meter, percent
+import pytest
+from rich.panel import Panel
+from rich.spinner import Spinner
+from rich.text import Text as RichText
+
+from strata.cli.drawing import Terminal, Text, fitted, meter, new_table, percent
 
 
 @pytest.mark.parametrize(
@@ -27,3 +32,36 @@ def test_a_meter_is_full_only_if_all_is_there(part: float, line: str) -> None:
 def test_of_a_path_the_end_stays() -> None:
     assert fitted("/data/train", 11) == "/data/train"
     assert fitted("/data/train", 6) == "…train"
+
+
+HOSTILE = "[/x] [red]a[/red] :smile: \x1b[2J\u202eb\nforged"
+ESCAPED = r"[/x] [red]a[/red] :smile: \x1b[2J\u202eb\nforged"
+
+
+def test_what_is_drawn_is_text_whatever_it_holds() -> None:
+    output = io.StringIO()
+    terminal = Terminal(file=output, width=200)
+    table = new_table(HOSTILE)
+    table.title = HOSTILE
+    table.add_row(HOSTILE)
+    table.add_row(Text(HOSTILE).append(HOSTILE, "red"))
+    for each in (HOSTILE, Text(HOSTILE, "red"), table, Panel("", title=Text(HOSTILE))):
+        terminal.print(each, soft_wrap=True)
+    assert output.getvalue().count(ESCAPED) == 8
+    assert all(each.isprintable() or each == "\n" for each in output.getvalue())
+    assert not any(line.startswith("forged") for line in output.getvalue().splitlines())
+
+
+def test_text_that_others_made_cannot_speak_to_the_terminal() -> None:
+    output = io.StringIO()
+    terminal = Terminal(file=output, width=200, force_terminal=True, color_system=None)
+    terminal.print(RichText("\x1b[2J\x07\u202ea\nb"))
+    terminal.print(Spinner("dots", RichText("\x1b]0;title")))
+    assert output.getvalue().startswith("\\x1b[2J\\u202ea\nb\n")  # rich itself leaves out the bell
+    assert "\x1b" not in output.getvalue()
+
+
+def test_styles_are_still_drawn() -> None:
+    output = io.StringIO()
+    Terminal(file=output, force_terminal=True, color_system="standard").print(Text("[a]", "red"))
+    assert output.getvalue() == "\x1b[31m[a]\x1b[0m\n"

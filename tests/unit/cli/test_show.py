@@ -1,5 +1,6 @@
 """What is shown of a coordinator that refuses, goes away, or has more than fits."""
 
+import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -31,13 +32,13 @@ class _Api:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(show.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 def _followed(*answers: BaseException | list[tuple[str, Any]]) -> list[object]:
     api = _Api(*answers, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        show._follow(cast(Api, api), None, "", False)
+        show.follow_events(cast(Api, api), None, "", False)
     return api.asked_after
 
 
@@ -52,7 +53,7 @@ def test_a_refusal_is_said_once_and_again_when_it_comes_anew(capsys: pytest.Capt
 def test_it_ends_with_the_reason_when_nothing_was_heard_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show, "PATIENCE_SECONDS", -1.0)
     with pytest.raises(StrataError, match="watch already"):
-        show._follow(cast(Api, _Api(StrataError("1,000 watch already"))), None, "", False)
+        show.follow_events(cast(Api, _Api(StrataError("1,000 watch already"))), None, "", False)
 
 
 @pytest.mark.parametrize("cut", [["workers"], ["jobs", "workers"]])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strata.coordinator.events import _UNREMARKABLE, event_id, event_of, index_of
+from strata.coordinator.events import UNREMARKABLE, event_id, event_of, index_of
 from strata.coordinator.replay import Entry
 from strata.core.records import SituationChanged, WorkerLost, every_record
 from tests.unit.core.test_replay_hashseed import scenario
@@ -18,7 +18,7 @@ def test_every_kind_of_record_is_told_or_left_out() -> None:
             assert event.message
             assert "<" not in event.message, "no Python in words for people"
             assert event.severity in ("info", "warning", "error")
-    assert set(told) == set(every_record()) - set(_UNREMARKABLE)
+    assert set(told) == set(every_record()) - set(UNREMARKABLE)
 
 
 @pytest.mark.parametrize(

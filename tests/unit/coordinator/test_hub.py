@@ -16,6 +16,7 @@ from strata.core.records import Record, TermStarted
 from strata.errors import NotRegistered
 from strata.rpc import Later, RpcError
 from tests.unit.coordinator.hubs import SlowJournal, register, run, told
+from tests.until import until_async
 
 
 async def a_moment() -> None:
@@ -33,17 +34,12 @@ def test_an_answer_waits_for_the_disk_and_one_that_rests_on_nothing_new_does_not
         await a_moment()
         assert not heard
         journal.may_write.set()
-        assert await asyncio.wait_for(waiting_for(heard), 5) is answer
+        await until_async(lambda: heard)
+        assert heard == [answer]
         hub.ask(HeartbeatReceived("job", "a", answer.incarnation))
         assert hub.answer("alive") == "alive"
 
     run(tmp_path, work)
-
-
-async def waiting_for(heard: list[Any]) -> Any:
-    while not heard:
-        await asyncio.sleep(0.001)
-    return heard[0]
 
 
 def test_even_a_heartbeat_and_a_refusal_wait_for_what_they_may_tell(tmp_path: Path) -> None:
@@ -155,6 +151,54 @@ def test_when_the_journal_fails_everybody_who_waits_is_told_and_nobody_is_served
     run(tmp_path, work)
 
 
+def fails(*about: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+def test_a_callback_that_raises_is_logged_and_costs_nobody_else_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        seen: list[Entry] = []
+        verdicts: list[object] = []
+        hub.watchers |= {fails, seen.extend, lambda entries: fails()}
+        hub.verdict_watchers |= {fails, lambda verdict, seconds: verdicts.append(verdict), lambda *about: fails()}
+        who = [register(hub, name) for name in ("a", "b")]
+        hub.when_durable(fails)
+        await asyncio.wait_for(hub.settled(), 5)
+        hub.ask(BarrierArrived("job", "a", who[0].incarnation, "sync", 1, 0, 2))
+        tries = [hub.wait_at_barrier("job", "a", 1) for _ in range(2)]
+        tries[0].then(fails)
+        hub.ask(BarrierArrived("job", "b", who[1].incarnation, "sync", 1, 0, 2))
+        assert await asyncio.wait_for(_awaited(tries[1]), 5) == "round 1"
+        await asyncio.wait_for(hub.settled(), 5)
+        assert [entry.index for entry in seen] == list(range(1, hub.machine.index))
+        assert len(verdicts) == 1
+        journal.broken = True
+        register(hub, "c")
+        hub.when_durable(fails)
+        owed = hub.answer("c is there")
+        with pytest.raises(RpcError, match="journal cannot be written"):
+            await asyncio.wait_for(_awaited(owed), 5)
+
+    run(tmp_path, work)
+    assert caplog.text.count("ZeroDivisionError: a defect") >= 8
+
+
+def test_those_who_wait_hear_of_a_verdict_that_cannot_be_put_in_words(tmp_path: Path) -> None:
+    async def main() -> None:
+        hub = Hub(Journal(tmp_path), tell_verdict=fails)
+        await hub.start()
+        who = register(hub, "a")
+        hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 1, 0, 1))
+        waiting = hub.wait_at_barrier("job", "a", 1)
+        with pytest.raises(RpcError, match="see its log"):
+            await asyncio.wait_for(_awaited(waiting), 5)
+        await hub.stop()
+
+    asyncio.run(main())
+
+
 def test_a_journal_that_fails_at_the_start_ends_the_start(tmp_path: Path) -> None:
     async def main() -> None:
         journal = SlowJournal(tmp_path)
@@ -195,7 +239,7 @@ def test_snapshots_are_taken_as_the_journal_grows(tmp_path: Path) -> None:
     assert len(found) == 2
     machine = replayed(journal).machine
     journal.close()
-    assert machine.digest() == (tmp_path / "digest").read_text()
+    assert machine.digest() == (tmp_path / "digest").read_text("utf-8")
 
 
 def test_restarts_do_not_put_off_the_next_snapshot(tmp_path: Path) -> None:
@@ -229,7 +273,7 @@ def test_a_waiter_that_gets_no_verdict_is_told_and_forgotten(tmp_path: Path, cau
             hub.ask(BarrierArrived("job", "a", who.incarnation, "sync", 2, 1, 2))
         with pytest.raises(RpcError, match=cause):
             await asyncio.wait_for(_awaited(waiting), 5)
-        assert not hub._waits
+        assert not hub.waiting
 
     run(tmp_path, work)
 
@@ -292,10 +336,10 @@ def test_a_reader_that_does_not_read_costs_no_more_than_it_may(tmp_path: Path) -
             for each in list(hub.watchers):
                 each([entry] * 5000)
             assert len(await other.some()) == 5000
-        assert len(watcher._unheard) == 0
+        assert watcher.unheard == 0
         with pytest.raises(RpcError, match="fell behind"):
             await watcher.some()
-        assert watcher._hear not in hub.watchers
+        assert len(hub.watchers) == 1, "nothing more is told to it"
         other.close()
         assert not hub.watchers
 

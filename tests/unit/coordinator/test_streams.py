@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from strata.coordinator import streams, translate
-from strata.coordinator.api import _Live
+from strata.coordinator.api import Live
 from strata.coordinator.awaiting import Awaiting
 from strata.coordinator.hub import Hub
 from strata.coordinator.stats import BarrierStats, JournalStats, RequestStats
-from strata.coordinator.streams import _QUIET, PUSHED_AT_ONCE, Pushes, Watcher, watch_events
+from strata.coordinator.streams import PUSHED_AT_ONCE, QUIET, Pushes, Watcher, watch_events
 from strata.coordinator.views import PULSE_SECONDS, Views
 from strata.core import records
 from strata.core.effects import Errand
@@ -57,7 +57,8 @@ NEWS = (
 
 
 def test_every_kind_of_record_wakes_the_streams_of_its_job_or_is_quiet_on_purpose() -> None:
-    assert sorted((*NEWS, *_QUIET), key=lambda kind: kind.__name__) == list(records.every_record())
+    kinds: list[type] = [*NEWS, *QUIET]
+    assert sorted(kinds, key=lambda kind: kind.__name__) == list(records.every_record())
 
 
 def test_after_a_quiet_record_nobody_has_more_to_do() -> None:
@@ -65,7 +66,7 @@ def test_after_a_quiet_record_nobody_has_more_to_do() -> None:
     for record in scenario().records:
         machine.apply(record)
         after = _told(machine)
-        if isinstance(record, _QUIET):
+        if isinstance(record, QUIET):
             for who in before:
                 assert (after[who][0], after[who][1] - before[who][1]) == (before[who][0], set()), record
         before = after
@@ -142,16 +143,17 @@ async def _turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path) -> None:
     looked: list[str] = []
-    looks = Pushes._push
 
-    def push(pushes: Pushes, worker: Any) -> None:
-        looked.append(worker.worker)
-        looks(pushes, worker)
+    def still_welcome(call: Any) -> bool:
+        looked.append(call)
+        return True
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        who, streams = await _opened(hub, "a", "b", "c")
+        who, streams = await _opened(hub, "a", "b", "c", still_welcome=still_welcome)
+        await _turns()
+        looked.clear()
         for arrival in range(1, 4):
             for name in ("a", "b"):
                 hub.ask(BarrierArrived("job", name, who[name], "sync", arrival, arrival - 1, 2))
@@ -162,7 +164,6 @@ def test_a_barrier_wakes_no_stream_and_a_newcomer_wakes_all(tmp_path: Path, monk
         assert [line.generations() for line in streams.lines.values()] == [[generation]] * 3
         assert sorted(looked) == ["a", "b", "c"], "once each, for the newcomer"
 
-    monkeypatch.setattr(Pushes, "_push", push)
     run(tmp_path, work)
 
 
@@ -246,10 +247,23 @@ def test_what_breaks_for_one_breaks_for_one(tmp_path: Path, caplog: pytest.LogCa
 def test_a_stream_belongs_to_one_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async def work(hub: Hub, journal: SlowJournal) -> None:
         _who, streams = await _opened(hub, "a", "b")
-        assert streams.pushes._by_job.keys() == {"job"}
+        assert streams.pushes.jobs == {"job"}
         for talk in streams.talks.values():
             talk.over()
-        assert not streams.pushes._by_job
+        assert not streams.pushes.jobs
+
+    run(tmp_path, work)
+
+
+def test_a_stream_renews_nothing_for_another_process(tmp_path: Path) -> None:
+    async def work(hub: Hub, journal: SlowJournal) -> None:
+        who, streams = await _opened(hub, "a", "b")
+        leases = hub.machine.volatile.job("job").leases
+        before = leases["b"]
+        request = pb.HeartbeatRequest(job_id="job", worker_id="b", incarnation=who["b"], step=7)
+        with pytest.raises(RpcError, match="one process"):
+            streams.talks["a"].heard(request)
+        assert leases["b"] == before
 
     run(tmp_path, work)
 
@@ -327,7 +341,8 @@ def test_one_who_watches_a_job_is_not_woken_by_another(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             register(hub, name)
             await hub.settled()
-        assert not watcher._news.is_set()
+        await _turns()
+        assert not waiting.done()
         hub.wake_watchers()
         assert await waiting == []
         watcher.close()
@@ -339,7 +354,7 @@ def test_a_pulse_comes_when_it_is_due_however_much_happens(tmp_path: Path) -> No
     now = [1000.0]
 
     async def work(hub: Hub, journal: SlowJournal) -> None:
-        live = _Live(_views(hub), None, "", lambda: True)
+        live = Live(_views(hub), None, "", lambda: True)
         sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
         heard = [await anext(sent)]
         for number in range(20):
@@ -349,7 +364,6 @@ def test_a_pulse_comes_when_it_is_due_however_much_happens(tmp_path: Path) -> No
         assert _kinds(heard) == ["snapshot", *["event"] * 22]
         now[0] += PULSE_SECONDS
         assert _kinds([await anext(sent)]) == ["pulse"]
-        live._watcher.close()
 
     run(tmp_path, work, clock=lambda: now[0])
 
@@ -363,7 +377,7 @@ def test_a_snapshot_is_not_followed_by_what_it_holds(tmp_path: Path) -> None:
         await hub.settled()
         journal.may_write.clear()
         register(hub, "late")
-        live = _Live(_views(hub), None, "", lambda: True)
+        live = Live(_views(hub), None, "", lambda: True)
         journal.may_write.set()
         sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
         assert b"late" in (first := await anext(sent))
@@ -372,7 +386,6 @@ def test_a_snapshot_is_not_followed_by_what_it_holds(tmp_path: Path) -> None:
         told = await anext(sent)
         assert _kinds([told]) == ["event"]
         assert b'"worker_id":"next"' in told
-        live._watcher.close()
 
     run(tmp_path, work)
 
@@ -383,14 +396,14 @@ def test_one_too_many_is_refused_at_once_and_one_that_falls_behind_is_let_go(
     async def work(hub: Hub, journal: SlowJournal) -> None:
         monkeypatch.setattr(streams, "WATCHERS_MOST", len(hub.watchers) + 1)
         monkeypatch.setattr(streams, "UNHEARD_MOST", 2)
-        live = _Live(_views(hub), None, "", lambda: True)
+        live = Live(_views(hub), None, "", lambda: True)
         sent = aiter(cast(AsyncIterator[bytes], live.body_iterator))
         assert _kinds([await anext(sent)]) == ["snapshot"]
         with pytest.raises(RpcError, match="watch already"):
-            _Live(_views(hub), None, "", lambda: True)
+            Live(_views(hub), None, "", lambda: True)
         register(hub, "a")
         await hub.settled()
         assert [each async for each in sent] == []
-        assert _Live(_views(hub), None, "", lambda: True), "there is room again"
+        assert Live(_views(hub), None, "", lambda: True) is not None, "there is room again"
 
     run(tmp_path, work)

@@ -378,6 +378,26 @@ def test_a_recovery_is_no_pace_to_go_by() -> None:
     assert offer.step == 951
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_heartbeats_that_come_together_are_no_pace_to_go_by(later: int) -> None:
+    """A rank that passes what was proposed says so at once, and is a step further a moment later."""
+    cluster = Cluster()
+    (only,) = cluster.world(1)
+    cluster.heartbeat(only, step=7)
+    if later:  # the pace is known by then: one step a second
+        cluster.now += 5.0
+        cluster.heartbeat(only, step=12)
+    step = 7 + 5 * later
+    for _ in range(3):
+        step += 1
+        cluster.now += 0.004
+        cluster.heartbeat(only, step=step)
+    ask(cluster)
+    offer = proposed(cluster, only, step=step)
+    assert offer is not None
+    assert offer.step <= step + 60, "at a few steps a second, not at 250"
+
+
 def test_a_step_that_no_run_can_have_is_refused() -> None:
     cluster = Cluster()
     (only,) = cluster.world(1)

@@ -627,7 +627,8 @@ def test_the_short_way_to_a_barrier_leads_where_the_long_one_does(seed: int) -> 
         else:
             decision = long.machine.handle(event, long.now)
             assert decision.records == []
-            assert [type(effect.answer) for effect in decision.effects] == [Waiting]
+            effects: list[Any] = decision.effects
+            assert [type(effect.answer) for effect in effects] == [Waiting]
         assert short.machine.volatile.jobs[JOB].rounds == long.machine.volatile.jobs[JOB].rounds
         assert short.machine.volatile.jobs[JOB].settled == long.machine.volatile.jobs[JOB].settled
     assert short.machine.digest() == long.machine.digest()

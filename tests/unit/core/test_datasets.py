@@ -21,7 +21,7 @@ from strata.core.events import (
 from strata.core.progress import remaining
 from strata.core.records import EpochAdvanced, ProgressMade, ShardsReissued
 from strata.core.state import Proof
-from strata.errors import Conflict, NotFound, Refused, StaleGeneration
+from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 from tests.unit.core.cluster import JOB, Cluster
 
 ALL = list(range(10))
@@ -112,7 +112,8 @@ def test_a_conflict_tells_nothing_that_is_secret_in_a_path() -> None:
     with pytest.raises(Conflict, match=r"path was 's3://\*\*\*@bucket/a', is 'https://host/b\?\*\*\*'"):
         cluster.add_dataset(path="https://host/b?sig=secret")
     cluster.add_dataset(path="https://host/b?sig=secret", replaces=1)
-    assert "secret" not in cluster.records[-1].reason
+    record: Any = cluster.records[-1]
+    assert "secret" not in record.reason
 
 
 def test_columns_are_kept_as_whoever_registered_found_them() -> None:
@@ -436,12 +437,12 @@ def test_who_joins_takes_up_where_the_others_are_when_all_have_said_it() -> None
     for who in (w0, w1):
         complete(cluster, who, 32)
     newcomer = cluster.register("w2")
-    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=2)
-    assert complete(cluster, w0, 64) == LedgerNow(0, absent=1)
+    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=2, consumed=32)
+    assert complete(cluster, w0, 64) == LedgerNow(0, absent=1, consumed=32)
     assert cluster.dataset("texts").consumed.to_flat() == [0, 32]
-    assert complete(cluster, w1, 48) == LedgerNow(0, absent=0)
+    assert complete(cluster, w1, 48) == LedgerNow(0, absent=0, consumed=48)
     assert cluster.dataset("texts").consumed.to_flat() == [0, 48]
-    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=0)
+    assert complete(cluster, newcomer, 0, joins=True) == LedgerNow(0, absent=0, consumed=48)
     for who in (w0, w1):
         complete(cluster, who, 80)
     assert cluster.dataset("texts").consumed.to_flat() == [0, 48]  # it has not read what is behind that
@@ -485,6 +486,107 @@ def test_the_proof_of_an_epoch_says_how_it_was_read() -> None:
     for who in (w0, w1):
         complete(cluster, who, 96, over=True, reading="tail=drop")
     assert cluster.dataset("texts").proofs == [Proof(1, 0, 100, 96, 0, "tail=drop")]
+
+
+def test_what_ranks_left_out_is_counted_with_the_batches_that_lack_it() -> None:
+    cluster, (w0, w1) = elastic_world(2)
+    complete(cluster, w0, 64, left_out={32: 3, 64: 5})
+    assert cluster.dataset("texts").left_out == 0
+    complete(cluster, w1, 32, left_out={32: 1})
+    assert cluster.dataset("texts").left_out == 4, "w0 is ahead: the others have not been through its second batch"
+    complete(cluster, w0, 96, left_out={32: 3, 64: 5})  # which is counted already, in part
+    complete(cluster, w1, 96)
+    assert cluster.dataset("texts").left_out == 9
+    for who in (w0, w1):
+        complete(cluster, who, 100, left_out={100: 2})
+    assert cluster.dataset("texts").proofs == [Proof(1, 0, total=100, consumed=100, reissued=0, left_out=13)]
+    assert cluster.dataset("texts").left_out == 0, "another epoch has begun"
+
+
+def test_an_older_report_that_comes_late_takes_nothing_back() -> None:
+    cluster, (w0, w1) = elastic_world(2)
+    complete(cluster, w0, 64, left_out={32: 3, 64: 5})
+    complete(cluster, w0, 32, left_out={32: 3})
+    complete(cluster, w1, 64)
+    assert cluster.dataset("texts").left_out == 8
+
+
+def test_what_was_left_out_is_counted_once_by_a_coordinator_that_was_restarted() -> None:
+    cluster, (w0, w1) = elastic_world(2)
+    complete(cluster, w0, 64, left_out={32: 3, 64: 5})
+    complete(cluster, w1, 32)
+    cluster.restart()
+    assert cluster.dataset("texts").left_out == 3
+    complete(cluster, w0, 64, left_out={32: 3, 64: 5})
+    complete(cluster, w1, 64)
+    assert cluster.dataset("texts").left_out == 8
+
+
+def test_what_a_lost_rank_left_out_of_completed_batches_is_counted() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, w1 = cluster.open_world(2)
+    cluster.add_dataset("texts", order="elastic")
+    complete(cluster, w0, 64)
+    complete(cluster, w1, 32, left_out={32: 7})
+    assert cluster.dataset("texts").left_out == 7
+    complete(cluster, w1, 64, left_out={64: 1})
+    complete(cluster, w0, 96, left_out={96: 2})
+    cluster.expire(w1)
+    assert cluster.dataset("texts").consumed.to_flat() == [0, 96]
+    assert cluster.dataset("texts").left_out == 10
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ({0: 1}, "a key of left_out must be between 1 and 64, not 0"),
+        ({65: 1}, "a key of left_out must be between 1 and 64, not 65"),
+        ({64: 0}, r"left_out\[64\] must be between 1 and 64, not 0"),
+        ({64: 65}, r"left_out\[64\] must be between 1 and 64, not 65"),
+    ],
+)
+def test_counts_that_no_batch_can_have_are_refused(left_out: dict[int, int], message: str) -> None:
+    cluster, (w0, _) = elastic_world(2)
+    with pytest.raises(InvalidInput, match=message):
+        complete(cluster, w0, 64, left_out=left_out)
+
+
+def test_a_report_names_so_many_batches_and_no_more() -> None:
+    cluster, (w0, _) = elastic_world(2)
+    with pytest.raises(InvalidInput, match="left_out names 4097 batches; at most 4096"):
+        complete(cluster, w0, 64, left_out=dict.fromkeys(range(1, 4098), 1))
+
+
+def test_a_checkpoint_knows_how_much_was_left_out_and_a_recovery_goes_back_to_that() -> None:
+    cluster, workers = elastic_world(2)
+    positions = {f"w{rank}": {"texts": Position(1, 0, [0, 32], left_out=1 + rank)} for rank in range(2)}
+    cluster.save(workers, step=1, positions=positions)
+    for who in workers:
+        complete(cluster, who, 64, left_out={32: 2, 64: 5})
+    assert cluster.dataset("texts").left_out == 14
+    cluster.recover(workers[0])
+    assert (cluster.dataset("texts").consumed.to_flat(), cluster.dataset("texts").left_out) == ([0, 32], 3)
+
+
+def test_a_checkpoint_behind_a_loss_counts_what_the_lost_rank_had_left_out() -> None:
+    cluster = Cluster(recovery="carry_on")
+    w0, w1 = cluster.open_world(2)
+    cluster.add_dataset("texts", order="elastic")
+    for who, samples in ((w0, 3), (w1, 5)):
+        complete(cluster, who, 32, left_out={32: samples})
+    cluster.expire(w0)
+    cluster.save([w1], step=1, positions={"w1": {"texts": Position(1, 0, [0, 32], left_out=5)}})
+    cluster.expire(w1)
+    again = cluster.register("w1", previous=w1.incarnation)
+    cluster.recover(again)
+    assert (cluster.dataset("texts").consumed.to_flat(), cluster.dataset("texts").left_out) == ([0, 32], 8)
+
+
+def test_more_left_out_than_is_consumed_is_refused() -> None:
+    cluster, workers = elastic_world(2)
+    cluster.begin(workers[0], step=1)
+    with pytest.raises(InvalidInput, match="left_out of the position in dataset 'texts' must be between 0 and 32"):
+        cluster.ack(workers[0], 1, positions={"texts": Position(1, 0, [0, 32], left_out=33)})
 
 
 def test_batches_of_another_generation_are_stale() -> None:

@@ -398,6 +398,17 @@ def test_a_late_sweep_extends_everyones_lease_by_the_time_the_coordinator_was_pa
     assert len(cluster.recorded(WorkerLost)) == 2
 
 
+def test_who_is_heard_right_after_a_pause_is_silent_since_then_and_not_since_the_future() -> None:
+    cluster = Cluster()
+    a = cluster.register("a")
+    cluster.sweep(at=SWEEP)
+    cluster.now = 1000.0
+    cluster.heartbeat(a)
+    cluster.sweep()
+    cluster.pass_time(LEASE)
+    assert cluster.recorded(WorkerLost)[0].reason == f"its lease ran out: not heard for {LEASE:.1f} s"
+
+
 def test_a_sweep_that_is_hardly_late_extends_nothing() -> None:
     cluster = Cluster()
     cluster.register("a")

@@ -110,6 +110,11 @@ def naive_full_batches(order: ElasticOrder) -> list[list[int]]:
     return [line[stream * length : (stream + 1) * length] for stream in range(order.streams)]
 
 
+def test_a_batch_is_filled_up_from_the_epochs_beginning_behind_its_last_sample() -> None:
+    order = ElasticOrder(ShardLayout(95, 10), 3, 1, True, 12, tail="pad")
+    assert [order.repeated_from(batch) for batch in range(order.batches)] == [12] * 7 + [11]
+
+
 @given(SMALL_LAYOUTS, st.integers(1, 8), st.integers(1, 4), st.integers(1, 4), st.integers())
 def test_each_stream_deals_its_own_part_of_the_line_window_by_window(
     layout: ShardLayout, per_stream: int, streams: int, window: int, seed: int

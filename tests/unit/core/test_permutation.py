@@ -57,7 +57,7 @@ def test_a_key_for_each_position_is_a_permutation_for_each(size: int, keys: list
 def test_taking_it_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     keys, places = mix.keys(0, 1000), np.arange(1000)
     whole, each = Permutation(1000, 3).at(places), at_keys(1000, keys, places)
-    monkeypatch.setattr(permutation, "_CHUNK", 7)
+    monkeypatch.setattr(permutation, "CHUNK", 7)
     assert Permutation(1000, 3).at(places).tolist() == whole.tolist()
     assert at_keys(1000, keys, places).tolist() == each.tolist()
 

@@ -3,8 +3,9 @@
 import pytest
 
 from strata.core.effects import AbandonAttempt, Begun, Done, Errand, FinishFirst, LineageNow, RecoveryPoint
-from strata.core.events import BatchesReported, Found
+from strata.core.events import BatchesReported, Found, Position
 from strata.core.records import CheckpointAdopted, RecoveryPointSet
+from strata.core.recovery import MAX_EARLIER
 from strata.errors import Conflict, InvalidInput, NotFound, Refused, StaleGeneration
 from tests.unit.core.cluster import Cluster
 from tests.unit.core.saves import damage, roll_back, statuses
@@ -522,9 +523,87 @@ def test_a_job_that_carries_on_takes_on_what_is_ahead_and_leaves_nothing_behind(
     assert cluster.recover(w0, found=Found(1100, 0, "step_1100")).place == "step_1100"
 
 
+def test_what_was_saved_while_the_coordinator_was_away_is_taken_on_and_nobody_goes_back() -> None:
+    cluster = Cluster()
+    cluster.add_dataset("texts", order="elastic")
+    w0, w1 = workers = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    cluster.save(workers, step=10, place="step_10")
+    for who in workers:
+        now = {"generation": cluster.generation, "point": point.point}
+        cluster.from_worker(BatchesReported, who, dataset="texts", version=1, epoch=0, through=50, **now)
+    cluster.begin(w0, step=20, place="step_20 of that try")
+    cluster.restart()
+    found = Found(30, 0, "step_30", {"texts": Position(1, 0, [0, 70])})
+    assert [cluster.recover(w0, found=found, since=point.point) for _ in range(2)] == [point, point]
+    assert statuses(cluster) == {1: "committed", 3: "committed"}, "nobody saves the step that was begun then"
+    assert cluster.dataset("texts").consumed.count == 50
+    assert len(cluster.recorded(RecoveryPointSet)) == len(cluster.recorded(CheckpointAdopted)) == 1
+    cluster.leave(w1)
+    after = cluster.recover(w0)
+    assert (after.step, cluster.dataset("texts").consumed.count) == (30, 70)
+
+
+def test_what_was_saved_by_those_who_others_have_gone_back_without_is_not_taken_on() -> None:
+    cluster = Cluster()
+    w0, w1 = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    cluster.recover(w1, point.generation)
+    with pytest.raises(StaleGeneration):
+        cluster.recover(w0, found=Found(30, 0, "step_30"), since=point.point)
+    assert statuses(cluster) == {}
+
+
+def test_that_something_was_saved_without_the_coordinator_is_no_news_when_it_is_heard_late() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    cluster.begin(w0, step=40, place="step_40")
+    for step in (30, 20):
+        cluster.recover(w0, found=Found(step, 0, f"step_{step}"), since=point.point)
+    assert statuses(cluster) == {1: "open", 2: "committed"}
+
+
+@pytest.mark.parametrize("recovery", ["rollback", "carry_on"])
+def test_all_that_was_saved_while_the_coordinator_was_away_is_taken_on(recovery: str) -> None:
+    cluster = Cluster(recovery=recovery)
+    cluster.add_dataset("texts", order="elastic")
+    w0, w1 = workers = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    cluster.save(workers, step=10, place="step_10")
+    cluster.restart()
+    places = {"texts": Position(1, 0, [0, 20])}
+    earlier = [Found(10, 0, "step_10"), Found(20, 0, "step_20", places), Found(30, 0, "step_30")]
+    told = {"found": Found(40, 0, "step_40"), "earlier": earlier, "since": point.point}
+    answers = [cluster.recover(w0, **told) for _ in range(2)]
+    assert {(answer.generation, answer.point) for answer in answers} == {(point.generation, point.point)}
+    assert statuses(cluster) == dict.fromkeys((1, 2, 3, 4), "committed")
+    assert [each.step for each in cluster.recorded(CheckpointAdopted)] == [20, 30, 40]
+    roll_back(cluster, 20)
+    assert (cluster.recover(w1).step, cluster.dataset("texts").consumed.count) == (20, 20)
+
+
+def test_how_much_was_saved_while_the_coordinator_was_away_is_told_in_pieces() -> None:
+    cluster = Cluster()
+    w0, _ = cluster.world(2)
+    point = cluster.recover(w0, found=Found(-1))
+    steps = [Found(step, 0, f"step_{step}") for step in range(MAX_EARLIER + 2)]
+    with pytest.raises(InvalidInput, match="at most 100 earlier checkpoints can be told at once, not 101"):
+        cluster.recover(w0, found=steps[-1], earlier=steps[:-1], since=point.point)
+    with pytest.raises(InvalidInput, match="say `since`, too"):
+        cluster.recover(w0, found=steps[1], earlier=steps[:1])
+    assert statuses(cluster) == {}
+    cluster.recover(w0, found=steps[-2], earlier=steps[:-2], since=point.point)
+    assert len(statuses(cluster)) == MAX_EARLIER + 1
+
+
 @pytest.mark.parametrize("wrong", [Found(-2), Found(1, -1), Found(1, 0, "x" * 3000)])
 def test_nonsense_is_found_nowhere(wrong: Found) -> None:
     cluster = Cluster()
     (w0,) = cluster.world(1)
     with pytest.raises(InvalidInput):
         cluster.recover(w0, found=wrong)
+    point = cluster.recover(w0)
+    with pytest.raises(InvalidInput):
+        cluster.recover(w0, found=Found(9), earlier=[wrong], since=point.point)
+    assert statuses(cluster) == {}

@@ -32,7 +32,7 @@ def test_a_pause_gives_back_the_time_but_never_more_than_a_lease() -> None:
     job.leases = {"silent": 12.0, "just heard": 59.0}
     job.attempt_deadlines, job.manifest_deadlines, job.unlinked_until = {1: 20.0}, {1: 21.0}, {2: 22.0}
     job.rounds["epoch"] = OpenRound("epoch", 2, 2, None, None, 0.0, 30.0)
-    volatile.extend(40.0, latest=60.0)
+    volatile.extend(40.0, now=50.0, latest=60.0)
     assert job.leases == {"silent": 52.0, "just heard": 60.0}
     assert (job.attempt_deadlines, job.manifest_deadlines, job.unlinked_until) == ({1: 60.0}, {1: 61.0}, {2: 62.0})
     assert job.rounds["epoch"].deadline == 70.0

@@ -135,7 +135,8 @@ class Epochs:
 
     def samples(self, place: Place) -> list[int]:
         epoch, batch = place
-        return self.of(epoch).batch(batch).tolist()
+        samples: list[int] = self.of(epoch).batch(batch).tolist()
+        return samples
 
     def whole(self, epoch: int) -> Counter[int]:
         """How often each sample comes in the epoch: once, but for the end of its line."""
@@ -228,7 +229,7 @@ class OfMix:
         return 0, place[1] + 1
 
     def is_at(self, state: dict[str, Any], place: Place) -> bool:
-        return sum(state["given"]) == place[1]
+        return bool(sum(state["given"]) == place[1])
 
     def check(self, given: Given) -> None:
         assert [place for place, _ in given] == [(0, number) for number in range(len(given))]

@@ -2,23 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
+from strata import background
 from strata.coordinator import translate
 from strata.core.effects import Registered
-from strata.core.events import Position
+from strata.core.events import Found, Position
 from strata.data import DatasetIndex, Loader, attendance
-from strata.errors import StaleGeneration
 from strata.rpc import RpcError, Status
 from strata.session import Who
 from strata.wire.remotes import request_for
 from tests.unit.core.cluster import JOB, Cluster
 
-_ASKED = {
+_ASKED: dict[str, tuple[Any, Any]] = {
     "ReportBatches": (translate.report_batches, translate.ledger_now),
     "Recover": (translate.recover, translate.recovery_point),
 }
@@ -31,7 +33,7 @@ class Session:
     def __init__(self, cluster: Cluster, worker: str, rank: int | None, size: int | None, lost: Random) -> None:
         self.registered: Registered = cluster.register(worker, rank=rank, world_size=size)
         self.who = Who(JOB, worker, rank, size)
-        self.is_silent = False
+        self.is_silent = self.is_over = False
         self._cluster, self._lost = cluster, lost
         self._where: Any = None
 
@@ -48,7 +50,7 @@ class Session:
 
     async def call(self, method: str, *, within: float = 0.0, **fields: Any) -> Any:
         fate = self._lost.random()
-        if fate < 0.05:
+        if fate < 0.05 or self.is_silent:
             raise RpcError(Status.UNAVAILABLE, "lost on the way")
         answer = self._answer(method, fields)
         if fate > 0.95:
@@ -64,16 +66,23 @@ class Session:
         to_event, to_answer = _ASKED[method]
         own = {"worker_id": self.who.worker, "incarnation": self.registered.incarnation}
         self._cluster.heartbeat(self.registered)
-        return to_answer(self._cluster.send(to_event(request_for(method)(job_id=JOB, **own, **fields))))
+        return to_answer(self._cluster.send(to_event(request_for(method, job_id=JOB, **own, **fields))))
 
 
 class SimulatedJob:
     """Ranks that take each step together, and a model that remembers what it has learned from."""
 
     def __init__(
-        self, index: DatasetIndex, batch: int, how: dict[str, Any], seed: int, recovery: str, *, workers: int = 0
+        self,
+        index: DatasetIndex,
+        batch: int,
+        how: dict[str, Any],
+        seed: int,
+        recovery: str,
+        *,
+        workers: int | None = None,
     ) -> None:
-        """`workers`: of a DataLoader that the first rank reads with, and that stay."""
+        """`workers`: of a DataLoader that the first rank reads with, and that stay. None: without a DataLoader."""
         self._workers = workers
         self._index, self._batch, self._how, self._carries_on = index, batch, how, recovery == "carry_on"
         self.cluster = Cluster(recovery=recovery)
@@ -86,6 +95,9 @@ class SimulatedJob:
         self._reading: dict[str, Iterator[Any]] = {}
         self.learned: list[list[int]] = []
         self._saved: list[list[int]] = []
+        self._is_away = False
+        self._untold: list[Found] = []
+        """What was saved while the coordinator was away."""
 
     @property
     def size(self) -> int:
@@ -102,12 +114,11 @@ class SimulatedJob:
         self._iterate()
 
     def join(self) -> None:
-        """Another one, beside those who are there: they hear of it, or not, when they ask for the next batch."""
+        """Another one, beside those who are there: they have completed a step, and hear of it."""
         self._join(None, None)
-        for loader in list(self._loaders.values())[:-1]:
-            if loader._attendance is not None and not loader._attendance.is_fresh:
-                with suppress(StaleGeneration):
-                    loader._worked_on()
+        for loader in self._loaders.values():
+            loader.finish()
+            loader.is_to_begin()
         self._rejoin()
 
     def _join(self, rank: int | None, size: int | None) -> None:
@@ -122,13 +133,14 @@ class SimulatedJob:
                 except RpcError:
                     continue
         self._sessions[worker], self._loaders[worker] = session, made
-        has_workers = self._workers and len(self._loaders) == 1
+        has_workers = self._workers is not None and len(self._loaders) == 1
         self._batches[worker] = self._from_workers(made) if has_workers else made.__iter__
 
     def _from_workers(self, loader: Loader) -> Callable[[], Iterator[Any]]:
         from torch.utils.data import DataLoader
 
-        how = {"num_workers": self._workers, "persistent_workers": True, "multiprocessing_context": "fork"}
+        stay: Any = {"persistent_workers": True, "multiprocessing_context": "fork"} if self._workers else {}
+        how: Any = {"num_workers": self._workers, **stay}
         return partial(loader.over, DataLoader(loader.dataset(), batch_size=None, **how))
 
     def _rejoin(self) -> None:
@@ -154,7 +166,7 @@ class SimulatedJob:
         with ThreadPoolExecutor(len(ranked)) as threads:
             asked = {worker: threads.submit(next, self._reading[worker], None) for worker in others}
             own = next(self._reading[first], None)  # by this thread: workers that a pool's forks cannot end well
-            shares = [own if worker == first else asked[worker].result() for worker in ranked]
+            shares: list[Any] = [own if worker == first else asked[worker].result() for worker in ranked]
         assert len({share is None for share in shares}) == 1, "all ranks take the same number of steps"
         if shares[0] is None:
             return None
@@ -179,31 +191,82 @@ class SimulatedJob:
 
     def save(self) -> None:
         self._step += 1
-        workers = [session.registered for session in self._sessions.values()]
-        workers.sort(key=lambda who: who.rank)
         positions = {worker: session.positions() for worker, session in self._sessions.items()}
-        self.cluster.save(workers, self._step, positions=positions)
+        if self._is_away:
+            data = next(iter(positions.values()))
+            left_out = sum(each["rows"].left_out for each in positions.values())
+            data = {"rows": replace(data["rows"], left_out=left_out)}
+            self._untold.append(Found(self._step, 0, f"step_{self._step}", data))
+        else:
+            on_the_loop(lambda: self.cluster.save(self._workers_by_rank(), self._step, positions=positions))
         self._saved = list(self.learned)
 
+    def _workers_by_rank(self) -> list[Registered]:
+        return sorted((session.registered for session in self._sessions.values()), key=lambda who: who.rank)
+
     def restart(self) -> None:
-        self.cluster.restart()
+        on_the_loop(self.cluster.restart)
+
+    def away(self, steps: int, save_every: int = 3) -> None:
+        """The coordinator is, while the ranks take so many steps and save some. It learns of that when it is back. To
+        begin, they need it."""
+        self.step()
+        self._goes(is_away=True)
+        for step in range(steps):
+            self.step()
+            if step % save_every == 0:
+                self.save()
+        self._goes(is_away=False)
+
+    def _goes(self, *, is_away: bool) -> None:
+        def go() -> None:
+            self._is_away = is_away
+            for session in self._sessions.values():
+                session.is_silent = is_away
+            if not is_away:
+                self.cluster.restart()
+                self._tell()
+
+        on_the_loop(go)
+
+    def _tell(self) -> None:
+        """As rank 0 does before its next save."""
+        if self._untold:
+            *earlier, latest = self._untold
+            asked: dict[str, Any] = {"found": latest, "earlier": earlier, "since": self.cluster.job.points}
+            self.cluster.recover(self._workers_by_rank()[0], **asked)
+        self._untold = []
+
+    def finish(self) -> None:
+        """All have completed their last step."""
+        for loader in self._loaders.values():
+            loader.finish()
 
     def _end(self, worker: str) -> Session:
         self._reading.pop(worker, None)
         del self._batches[worker]
         part = self._loaders.pop(worker)
-        assert part._attendance is not None
-        part._attendance._stop()
-        part._making.close()
-        return self._sessions.pop(worker)
+        session = self._sessions.pop(worker)
+        session.is_silent = True  # as a process that is killed
+        part.close()
+        return session
 
     def close(self) -> None:
         for worker in list(self._loaders):
             self._end(worker)
 
 
+def on_the_loop(work: Callable[[], Any]) -> None:
+    """Loaders speak with the cluster there, and it is used by one thread at a time."""
+
+    async def done() -> None:
+        work()
+
+    background.run(done())
+
+
 @contextmanager
-def simulated(*given: Any, workers: int = 0) -> Iterator[SimulatedJob]:
+def simulated(*given: Any, workers: int | None = None) -> Iterator[SimulatedJob]:
     job = SimulatedJob(*given, workers=workers)
     quick = patch.multiple(attendance, PAUSE_SECONDS=0.0005, leave=lambda session: None)
     with quick:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from strata.data.cache import Cache
-from strata.data.files import RemoteFolder
 from strata.data.fingerprints import whole
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
@@ -23,7 +22,7 @@ from tests.unit.data.making import of_arrow, of_csv, of_jsonl, of_parquet, of_ta
 pa = pytest.importorskip("pyarrow")
 
 ROWS = 60
-MADE = {
+MADE: dict[str, Any] = {
     "parquet": of_parquet,
     "arrow": of_arrow,
     "csv": of_csv,
@@ -44,14 +43,16 @@ def name() -> str:
     return f"cached-{os.urandom(8).hex()}"
 
 
-def failing(index: DatasetIndex, name: str) -> None:
-    """From now on, nothing can be read from its storage; what files look like can be asked."""
-    reading = frozenset({"read", "read_range", "read_ranges", "read_into"})
-    faulty = FaultyStorage(MemoryStorage(space=named_space(name), name=name), faults=Faults(before=1.0, only=reading))
-    for folder in index._folders:
-        inner: Any = getattr(folder, "_folder", folder)
-        assert isinstance(inner, RemoteFolder)
-        inner._opened = BlockingStorage(faulty)
+@pytest.fixture
+def faulty(name: str, monkeypatch: pytest.MonkeyPatch) -> FaultyStorage:
+    """The storage that datasets are read from."""
+    made = FaultyStorage(MemoryStorage(space=named_space(name), name=name))
+    monkeypatch.setattr("strata.data.files.open_storage", lambda *_, **__: made)
+    return made
+
+
+UNREADABLE = Faults(before=1.0, only=frozenset({"read", "read_range", "read_ranges", "read_into"}))
+"""Nothing can be read; what files look like can be asked."""
 
 
 def rows(index: DatasetIndex) -> list[Any]:
@@ -59,21 +60,20 @@ def rows(index: DatasetIndex) -> list[Any]:
 
 
 @pytest.mark.parametrize("format", MADE)
-def test_what_was_read_once_needs_no_storage(tmp_path: Path, name: str, format: str) -> None:
+def test_what_was_read_once_needs_no_storage(tmp_path: Path, name: str, faulty: FaultyStorage, format: str) -> None:
     remote(name, MADE[format](table(ROWS)), f"a.{format}")
     index = index_dataset(f"memory://{name}", format)
     expected = rows(index)
     cached = index.cached(Cache(tmp_path))
     assert rows(cached) == expected
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [whole(index.fingerprint)]
-    failing(cached, name)
+    faulty.faults = UNREADABLE
     assert rows(cached) == expected
-    failing(index, name)
     with pytest.raises(StorageUnavailable):
         rows(index)
 
 
-def test_a_loader_reads_what_another_one_kept(tmp_path: Path, name: str) -> None:
+def test_a_loader_reads_what_another_one_kept(tmp_path: Path, name: str, faulty: FaultyStorage) -> None:
     remote(name, of_parquet(table(ROWS)), "a.parquet")
     with Loader(f"memory://{name}", 8, format="parquet", cache=tmp_path, columns=["id"]) as first:
         expected = [batch["id"].tolist() for batch in first]
@@ -81,7 +81,7 @@ def test_a_loader_reads_what_another_one_kept(tmp_path: Path, name: str) -> None
     with Loader(index, 8, cache=tmp_path, cache_bytes=1 << 24, columns=["id"]) as one:
         second = pickle.loads(pickle.dumps(one))
     with second:
-        failing(second.index, name)
+        faulty.faults = UNREADABLE
         assert [batch["id"].tolist() for batch in second] == expected
 
 

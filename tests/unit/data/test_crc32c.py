@@ -54,18 +54,18 @@ def test_the_sums_of_lengths(lengths: list[int]) -> None:
 
 @pytest.fixture
 def anew() -> Iterator[None]:
-    module._compiled.cache_clear()
+    module.compiled.cache_clear()
     yield
-    module._compiled.cache_clear()
+    module.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("anew")
 def test_the_package_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     package = pytest.importorskip("google_crc32c")
-    assert module._compiled() is package.value
-    module._compiled.cache_clear()
+    assert module.compiled() is package.value
+    module.compiled.cache_clear()
     monkeypatch.setattr(package, "implementation", "python")
-    assert module._compiled() is None
+    assert module.compiled() is None
 
 
 @pytest.mark.usefixtures("anew")
@@ -79,4 +79,4 @@ def test_without_the_package_the_sums_are_the_same(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(builtins, "__import__", absent)
     assert crc32c(b"123456789", np.array([0]), np.array([9])).tolist() == [0xE3069283]
-    assert module._compiled() is None
+    assert module.compiled() is None

@@ -62,6 +62,7 @@ def read_at(path: Path, made: Made) -> pa.Table:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LINES)
 def test_text_that_was_cut_short_is_told_or_is_the_rows_before(kind: str, tmp_path: Path) -> None:
     made = KINDS[kind]
@@ -83,6 +84,7 @@ def test_text_that_was_cut_short_is_told_or_is_the_rows_before(kind: str, tmp_pa
     assert told > len(whole) / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_flipped_bytes_are_an_error_or_rows_in_the_same_number(kind: str, tmp_path: Path) -> None:
     made = KINDS[kind]

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from tests.unit.data.making import of_arrow, of_csv, of_jsonl, of_parquet, of_tar, of_tfrecord, table
 
-MADE = {
+MADE: dict[str, Any] = {
     "parquet": of_parquet,
     "arrow": of_arrow,
     "csv": of_csv,

@@ -19,6 +19,7 @@ def made(request: pytest.FixtureRequest) -> Made:
     return KINDS[request.param]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_rows_come_back_as_they_were_written(made: Made, tmp_path: Path, counts: list[int]) -> None:
     expected = written(made, tmp_path, counts)
@@ -79,6 +80,7 @@ def test_a_file_without_a_byte_is_empty(kind: str, tmp_path: Path) -> None:
     assert read_all(index).equals(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "arrow-zstd", "csv", "jsonl", "webdataset", "tfrecord", "tfexample"])
 def test_one_large_file_has_many_blocks(kind: str, tmp_path: Path) -> None:
     made = KINDS[kind]

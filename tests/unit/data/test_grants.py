@@ -39,8 +39,9 @@ class Anything(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 4), count=st.integers(1, 4), size=SIZES)
     def take(self, index: int, count: int, size: int) -> None:
-        for _ in range(count if (reader := self._any(index)) else 0):
-            self.crew.take(reader, size)
+        if reader := self._any(index):
+            for _ in range(count):
+                self.crew.take(reader, size)
 
     @rule(index=st.integers(0, 4))
     def ask(self, index: int) -> None:

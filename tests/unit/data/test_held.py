@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -32,10 +33,16 @@ def source() -> Source:
     return Source()
 
 
+def number_in(block: Future[Decoded]) -> int:
+    column = block.result()["x"]
+    assert isinstance(column, Fixed)
+    return int(column.values[0])
+
+
 def use(held: Held, *blocks: int) -> list[int]:
     wanted = held.want(blocks)
     try:
-        return [int(wanted[block].result()["x"].values[0]) for block in blocks]
+        return [number_in(wanted[block]) for block in blocks]
     finally:
         held.done(wanted)
 
@@ -66,7 +73,7 @@ def test_the_least_recently_used_goes_first(source: Source) -> None:
 def test_what_is_in_use_stays_though_it_is_too_much(source: Source) -> None:
     held = Held(source, BLOCK_BYTES, 2)
     wanted = held.want([1, 2, 3])
-    assert [int(each.result()["x"].values[0]) for each in wanted.values()] == [1, 2, 3]
+    assert [number_in(each) for each in wanted.values()] == [1, 2, 3]
     again = held.want([2])
     assert source.read == {1: 1, 2: 1, 3: 1}
     held.done(wanted)
@@ -108,7 +115,7 @@ def test_all_who_want_one_that_fails_are_told_why_and_keep_nothing_else(source: 
     source.go.set()
     for wanted in runs:
         assert isinstance(wanted[5].exception(), OSError)
-        assert [int(wanted[block].result()["x"].values[0]) for block in [*wanted][1:]] == [*wanted][1:]
+        assert [number_in(wanted[block]) for block in [*wanted][1:]] == [*wanted][1:]
     for wanted in runs:
         held.done(wanted)
     for block in range(10, 20):

@@ -25,7 +25,7 @@ from tests.unit.data.making import KINDS
 from tests.unit.data.oracles import Content, Epochs, OfEpochs, OfMix, Order, Source, raw_source, written_source
 
 # Of more workers than there are processors.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 SHARDS = st.integers(1, 15)
 BATCHES = st.integers(1, 12)
@@ -44,6 +44,7 @@ def examined(examples: int, what: str = "", phases: Sequence[Phase] = tuple(Phas
 
     def apply(test: Any) -> Any:
         chosen = settings(max_examples=examples, phases=phases)(test)
+        assert settings.default is not None
         return seed(crc32(what.encode()))(chosen) if settings.default.derandomize else chosen
 
     return apply
@@ -224,7 +225,7 @@ def mixed_of(written: Written, mix: list[tuple[str, tuple[int, ...], Order, floa
     return mixed
 
 
-@some_and_many(20, 250)
+@some_and_many(10, 250)
 def test_a_mix_gives_every_sample_of_each_dataset_once_whatever_happens(written: Written, examples: int) -> None:
     @examined(examples)
     @given(mixes(), st.integers(), st.sampled_from(WORLDS), histories("epoch"))
@@ -275,7 +276,7 @@ MANY = st.lists(st.sampled_from([8, 0, 13, 21, 1]), min_size=3, max_size=5).map(
 """Files with a batch for each worker, and more."""
 
 
-@some_and_many(8, 60)
+@some_and_many(5, 60)
 def test_workers_give_every_sample_once_whatever_happens(written: Written, examples: int) -> None:
     @examined(examples, phases=AS_FOUND)
     @given(
@@ -293,7 +294,7 @@ def test_workers_give_every_sample_once_whatever_happens(written: Written, examp
     lives()
 
 
-@some_and_many(8, 60)
+@some_and_many(5, 60)
 def test_workers_give_every_sample_of_a_mix_once_whatever_happens(written: Written, examples: int) -> None:
     @examined(examples, "mix", AS_FOUND)
     @given(mixes(), st.integers(), WORKERS, histories("epoch", "leave", "stale", worlds=[1, 2], most=4))

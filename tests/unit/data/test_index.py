@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from strata.data import Loader
 from strata.data.finding import find_files
 from strata.data.formats import FORMATS, AnyFormat, format_of
 from strata.data.formats.csv import Csv
@@ -47,6 +49,20 @@ def test_samples_are_located_among_millions_of_blocks() -> None:
     for outside in (-1, index.rows):
         with pytest.raises(InvalidInput, match="samples"):
             index.locate(np.array([outside]))
+
+
+def test_blocks_and_samples_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    written(KINDS["parquet-one-group"], tmp_path, [10])
+    index = index_dataset(tmp_path, "parquet")
+    blocks, rows = index.locate(np.array([3]))
+    assert index.read(blocks[0]).num_rows == 10  # numpy's numbers do, as locate gives them
+    assert rows.tolist() == [3]
+    for wrong in (-1, index.blocks, 0.0, True, "0"):
+        with pytest.raises(InvalidInput, match="number"):
+            index.read(wrong)  # type: ignore[arg-type]
+    for samples in ([3], np.array([3.0]), np.array([-1]), np.array([10])):
+        with pytest.raises(InvalidInput, match="samples must be"):
+            index.locate(samples)  # type: ignore[arg-type]
 
 
 def test_progress_is_told_and_files_are_indexed_in_parallel(tmp_path: Path) -> None:
@@ -161,7 +177,7 @@ def test_what_changed_is_found_without_reading(tmp_path: Path) -> None:
     (tmp_path / "part-001.csv").unlink()
     (tmp_path / "part-003.csv").write_text("id,value,text\n")
     paths = [str(tmp_path / f"part-{number:03}.csv") for number in (0, 1, 3)]
-    kinds = ["changed", "missing", "added"]
+    kinds: list[Any] = ["changed", "missing", "added"]
     assert index.check(find_files(tmp_path)) == [Change(*each) for each in zip(paths, kinds, strict=True)]
 
 
@@ -226,6 +242,14 @@ def test_pyarrow_is_imported_when_it_is_needed_and_asked_for_where_it_is_missing
     assert "pip install 'strata-runtime[data]'" in answer.stderr
 
 
+def test_a_loader_asks_for_torch_before_the_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(KINDS["jsonl"], tmp_path, [5])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'strata-runtime\[torch\]'"):
+        Loader(tmp_path, 2, format="jsonl", output="torch")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "feather", "csv", "jsonl"])
 def test_pandas_is_not_imported_for_what_does_without_it(tmp_path: Path, kind: str) -> None:
     """Where it is installed Arrow does, for some of its functions, and the first batch comes 200 ms later."""

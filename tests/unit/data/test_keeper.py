@@ -62,12 +62,14 @@ class Wire:
 class Scene:
     """A worker of a job with 100 samples in 10 shards, in their natural order."""
 
-    def __init__(self, report_seconds: float = 0.0, recovery: str = "carry_on", **place: int) -> None:
+    def __init__(
+        self, report_seconds: float = 0.0, recovery: str = "carry_on", *, dataset: str = "images", **place: int
+    ) -> None:
         self.cluster = Cluster(recovery=recovery)
         self.wire = Wire(self.cluster, self.cluster.register("w0", **place))
         self.cluster.add_dataset()
         self.grants = Grants(ShardLayout(100, 10), 0, False)
-        self.keeper = Keeper(self.wire, "images", self.grants, report_seconds)
+        self.keeper = Keeper(self.wire, dataset, self.grants, report_seconds)
         self.keeper.is_reading = True
         self.rounds()
 
@@ -220,10 +222,7 @@ def test_what_time_does_not_mend_is_told_at_once() -> None:
     scene.train(Piece(0, 0, 4))
     scene.rounds()
     assert isinstance(scene.keeper.trouble, Superseded)
-    other = Scene()
-    other.keeper._dataset = "texts"
-    other.keeper.ask()
-    other.rounds()
+    other = Scene(dataset="texts")
     assert isinstance(other.keeper.trouble, NotFound)
 
 

@@ -119,7 +119,7 @@ class Job:
     def _report(self, who: Registered, reader: Levelled, fate: str) -> None:
         news, standing = reader.news(), reader.standing
         if news and standing is not None and fate != "lost":
-            about = {"version": standing.version, "epoch": standing.epoch, "point": standing.point, "cursors": {}}
+            about: Any = {"version": standing.version, "epoch": standing.epoch, "point": standing.point, "cursors": {}}
             event = ProgressReported(JOB, who.worker, who.incarnation, "rows", **about, **news)
             self._sent.append(event)
             self._send(event)

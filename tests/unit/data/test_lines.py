@@ -75,13 +75,13 @@ def test_the_quick_way_to_find_row_ends_is_the_exact_one(data: bytes) -> None:
     rows = CsvRows(",", '"')
     view = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(view == ord('"'))
-    if len(quotes) and rows._alternate(view, quotes):
-        quick = rows._outside_quotes(view)
-        exact = rows._scanned(data, ends_behind_cr=False)
+    if len(quotes) and rows.alternate(view, quotes):
+        quick = rows.outside_quotes(view)
+        exact = rows.scanned(data, ends_behind_cr=False)
         assert quick[1] == exact[1]
         # Where both kinds of line ends stand, the exact way may see a later one; each is an end.
         assert quick[0] <= exact[0]
-        assert rows._scanned(data[: quick[0]], ends_behind_cr=True) == (quick[0], False)
+        assert rows.scanned(data[: quick[0]], ends_behind_cr=True) == (quick[0], False)
 
 
 @given(

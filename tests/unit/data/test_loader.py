@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strata.core.events import Position
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
@@ -92,6 +93,7 @@ def test_every_world_size_has_the_same_global_batches(dataset: DatasetIndex, wor
     assert [list(chain(*shares)) for shares in zip(*parts, strict=True)] == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(data=st.data())
 def test_an_epoch_that_is_stopped_goes_on_at_any_world_size(dataset: DatasetIndex, data: st.DataObject) -> None:
@@ -169,7 +171,7 @@ def test_only_what_is_wanted_is_read(dataset: DatasetIndex) -> None:
 def test_the_epoch_is_the_same_with_hardly_any_memory(dataset: DatasetIndex) -> None:
     with loader(dataset) as roomy, loader(dataset, memory_bytes=1, threads=1) as narrow:
         assert ids(roomy) == ids(narrow)
-        assert narrow._making.held().read_count > roomy._making.held().read_count == dataset.blocks
+        assert narrow.blocks_read > roomy.blocks_read == dataset.blocks
 
 
 def test_what_is_mapped_is_given(dataset: DatasetIndex) -> None:
@@ -282,6 +284,12 @@ def test_an_epoch_does_not_go_on_in_another_order_and_it_is_said_what_differs(
             other.go_on_from(where)
 
 
+@pytest.mark.parametrize("wrong", [5, None, {}, np.zeros(2), Position(0, "1", [])])  # type: ignore[arg-type]
+def test_nothing_goes_on_from_what_is_no_position(dataset: DatasetIndex, wrong: Any) -> None:
+    with loader(dataset) as batches, pytest.raises(InvalidInput, match="where must be a position in a dataset"):
+        batches.go_on_from(wrong)
+
+
 def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     with Loader(index_dataset(tmp_path, "parquet"), 10) as batches:
@@ -292,7 +300,8 @@ def test_an_empty_dataset_has_no_batches(tmp_path: Path) -> None:
 def test_a_dataset_that_fills_no_batch_is_not_dropped_as_a_whole(dataset: DatasetIndex) -> None:
     with pytest.raises(InvalidInput, match=rf"{ROWS} samples fill no batch of {ROWS + 1}.*tail='short' or 'pad'"):
         Loader(dataset, ROWS + 1)
-    for tail, size in (("short", ROWS), ("pad", ROWS + 1)):
+    tails: list[tuple[Any, int]] = [("short", ROWS), ("pad", ROWS + 1)]
+    for tail, size in tails:
         with Loader(dataset, ROWS + 1, tail=tail) as batches:
             assert [len(batch) for batch in ids(batches)] == [size]
 
@@ -339,7 +348,7 @@ def test_under_a_launcher_of_several_one_that_is_told_of_none_says_so(
     dataset: DatasetIndex,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    told: dict[str, int],
+    told: dict[str, Any],
     warned: bool,
 ) -> None:
     monkeypatch.setenv("RANK", "1")

@@ -4,6 +4,7 @@ import decimal
 import os
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from strata.core.orders import ElasticOrder, ShardLayout
 from strata.data import Loader
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
+from strata.data.making import Making
+from strata.data.output import Finish
 from strata.data.remembering import Remembered
+from strata.data.runs import Share
 from strata.errors import AccessDenied, DataChanged, DataDamaged, DataError
 from strata.storage import BlockingStorage, open_storage
 from tests.unit.data.making import KINDS, of_arrow, of_tar, outcome, table, written
@@ -57,7 +62,7 @@ def large(rows: int = ROWS) -> pa.Table:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file that looks the same, as damage leaves it."""
-    monkeypatch.setattr("strata.data.formats.places._found", Remembered(0))
+    monkeypatch.setattr("strata.data.formats.places.FOUND", Remembered(0))
 
 
 @pytest.fixture
@@ -179,7 +184,7 @@ def test_where_values_lie_is_found_once_for_a_file(tmp_path: Path, monkeypatch: 
     def again(*_: object) -> Any:
         raise AssertionError("it was known")
 
-    monkeypatch.setattr("strata.data.formats.places._found", Remembered(1 << 20))
+    monkeypatch.setattr("strata.data.formats.places.FOUND", Remembered(1 << 20))
     path = tmp_path / "x.arrow"
     index = arrow_at(path, large().select(["id", "data"]))
     expected = epoch(index)
@@ -229,15 +234,16 @@ def second(index: DatasetIndex) -> Path:
 
 
 def told_after(index: DatasetIndex, change: Callable[[Path], object]) -> DataError:
-    """What a loader says that has found all values, but read none, before the second file changes."""
-    with Loader(index, 1, shuffle=False) as loader:
-        held = loader._making.held()
-        wanted = held.want(range(index.blocks))
+    """What is said where one has found all values, but read none, before the second file changes."""
+    order = ElasticOrder(ShardLayout(index.rows, index.rows), 0, 0, False, 1)
+    finish = Finish("numpy", None, index.schema)
+    with closing(Making(index, Share(0, 1), None, finish, memory_bytes=1 << 30, threads=1)) as making:
+        wanted = making.held().want(range(index.blocks))
         assert all(each.result() for each in wanted.values())
-        held.done(wanted)
+        making.held().done(wanted)
         change(second(index))
         with pytest.raises(DataError) as told:
-            list(loader)
+            list(making.batches(order, range(order.batches)))
     assert told.value.file == str(second(index))
     assert told.value.samples is not None
     first, end = told.value.samples
@@ -289,6 +295,7 @@ def test_a_file_that_is_opened_is_closed_again(dataset: DatasetIndex) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+@pytest.mark.slow
 def test_flipped_bytes_in_a_batch_are_an_error_or_values_in_the_same_number(tmp_path: Path) -> None:
     data = large(20)
     path = tmp_path / "x.arrow"

@@ -78,6 +78,7 @@ def test_the_seed_decides_the_order(indexes: list[DatasetIndex]) -> None:
     assert len({tuple(orders[0][start : start + 10]) for start in range(0, 60, 10)}) > 1
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(data=st.data())
 def test_a_mix_that_is_stopped_goes_on_at_any_world_size(indexes: list[DatasetIndex], data: st.DataObject) -> None:
@@ -153,6 +154,7 @@ def from_workers(mix: Mix, batches: Any, count: int) -> list[list[int]]:
     return [batch["id"].tolist() for batch in islice(mix.over(batches), count)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 @pytest.mark.parametrize(("count", "stays"), [(0, False), (1, True), (3, False), (3, True)])
 def test_workers_give_the_mix_and_go_on_where_it_stands(indexes: list[DatasetIndex], count: int, stays: bool) -> None:
@@ -171,6 +173,7 @@ def test_workers_give_the_mix_and_go_on_where_it_stands(indexes: list[DatasetInd
         assert mix.state_dict() == plain.state_dict()
 
 
+@pytest.mark.slow
 def test_spawned_workers_give_the_mix(indexes: list[DatasetIndex]) -> None:
     with mixed(indexes) as mix, mixed(indexes) as plain:
         assert from_workers(mix, workers(mix, 1, "spawn"), 20) == ids(plain, 20)

@@ -39,7 +39,8 @@ def test_what_is_registered_is_what_was_said() -> None:
     ],
 )
 def test_what_is_wrong_in_itself_is_told_here(wrong: dict[str, Any], about: str) -> None:
-    said = {"shard_size": 10, "shuffle": False, "seed": 0, "strategy": "slots", "order": "elastic"} | wrong
+    said: dict[str, Any] = {"shard_size": 10, "shuffle": False, "seed": 0, "strategy": "slots", "order": "elastic"}
+    said |= wrong
     cut = Cut(*(said[name] for name in Cut.__struct_fields__))
     with pytest.raises(InvalidInput, match=about):
         cut.event("job", said.get("dataset_id", "d"), "/data", "parquet", said.get("total_samples", 100))

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ NOWHERE = "127.0.0.1:9"
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith("STRATA_") or name in ("COORDINATOR_URL", "RANK")]:
-        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 

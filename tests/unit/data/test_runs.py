@@ -55,13 +55,15 @@ def test_every_third_batch_by_itself() -> None:
     check(elastic(1000, 20, 16), 7, [(1, 2), (4, 20), (22, 62)], step=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", ["drop", "short", "pad"])
 @pytest.mark.parametrize("step", [2, 3, 4, 5])
 @pytest.mark.parametrize("batch", [16, PLAN_SAMPLES // 3, PLAN_SAMPLES])
 def test_a_worker_s_batches_in_runs_of_any_length_to_the_end_of_the_epoch(batch: int, step: int, tail: Tail) -> None:
     order = elastic(11 * batch + 3, 50, batch, tail=tail)
     for worker in range(step):
-        left, asked = range(worker, order.batches, step), []
+        left = range(worker, order.batches, step)
+        asked: list[range] = []
         for length in (1, 2, 256):  # cut off as they are for those who make them: what is behind the end counts along
             asked, left = [*asked, left[:length]], left[length:]
         check_runs(order, 100, asked)

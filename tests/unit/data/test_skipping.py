@@ -131,6 +131,7 @@ def test_a_file_that_was_written_again_is_left_out(data: Data) -> None:
     data.check(data.second, "data_changed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_every_rank_takes_as_many_steps(data: Data, rank: int) -> None:
     data.path.unlink()
@@ -200,6 +201,7 @@ def test_only_what_was_given_out_counts(tmp_path: Path) -> None:
         assert resumed.skipped.samples == data.second.stop - 6 * BATCH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_leave_out_the_same_and_say_how_many(data: Data, workers: int) -> None:
     data.path.unlink()
@@ -215,7 +217,9 @@ def test_workers_leave_out_the_same_and_say_how_many(data: Data, workers: int) -
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_loaders_of_a_mix_count_for_themselves(workers: int, tmp_path: Path) -> None:
-    data = [made("parquet", tmp_path / name) for name in ("a", "b") if not (tmp_path / name).mkdir()]
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    data = [made("parquet", tmp_path / name) for name in ("a", "b")]
     data[1].path.unlink()
     with data[0].loader(tail="drop") as whole, data[1].loader(tail="drop") as damaged:
         mix = Mix({whole: 1, damaged: 1}, BATCH)

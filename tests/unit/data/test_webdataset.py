@@ -23,7 +23,8 @@ def packed(names: dict[str, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
 
 def rows(tmp_path: Path, data: bytes) -> list[dict[str, object]]:
     (tmp_path / "x.tar").write_bytes(data)
-    return read_all(index_dataset(tmp_path / "x.tar", "webdataset")).to_pylist()
+    found: list[dict[str, object]] = read_all(index_dataset(tmp_path / "x.tar", "webdataset")).to_pylist()
+    return found
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])

@@ -26,7 +26,7 @@ def test_numbers_are_those_that_protobuf_wrote(lists: list[list[int]], chunk: in
     octets = np.frombuffer(b"".join(packed), np.uint8)
     ends = np.cumsum([len(each) for each in packed], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wirescan, "_CHUNK", chunk)
+        patch.setattr(wirescan, "CHUNK", chunk)
         values, before = varints(octets, ends)
     assert values.tolist() == [value for each in lists for value in each]
     assert np.diff(before, prepend=0).tolist() == [len(each) for each in lists]

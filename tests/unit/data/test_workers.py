@@ -3,8 +3,8 @@
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Iterable, Iterator
-from copy import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +16,8 @@ import pytest
 from strata.data.index import DatasetIndex
 from strata.data.indexing import index_dataset
 from strata.data.loader import Loader
+from strata.data.making import Making
+from strata.data.output import Finish
 from strata.data.remembering import Remembered
 from strata.data.runs import PLAN_SAMPLES, Share
 from strata.errors import InvalidInput
@@ -25,7 +27,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 data = pytest.importorskip("torch.utils.data")
 
 # Of more workers than there are processors.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")]
 
 ROWS, SIZE = 103, 10
 
@@ -93,7 +95,10 @@ def long_epoch(tmp_path_factory: pytest.TempPathFactory) -> DatasetIndex:
     return index_dataset(folder, "parquet")
 
 
-@pytest.mark.parametrize(("start", "count"), [("fork", 2), ("fork", 3), ("fork", 4), ("spawn", 2), ("spawn", 3)])
+@pytest.mark.parametrize(
+    ("start", "count"),
+    [("fork", 2), ("fork", 3), ("fork", 4), pytest.param("spawn", 2, marks=pytest.mark.long), ("spawn", 3)],
+)
 def test_an_epoch_of_long_runs_is_that_of_the_loader(long_epoch: DatasetIndex, start: str, count: int) -> None:
     with Loader(long_epoch, 247, tail="short") as plain, Loader(long_epoch, 247, tail="short") as one:
         assert len(plain) % count, "workers have different numbers of batches"
@@ -142,7 +147,7 @@ def test_workers_that_stay_take_the_share_that_the_loader_has(
     with loader(index) as one:
         batches = workers(one, count, persistent_workers=count > 0)
         for begins, share in ((0, Share(0, 1)), (2, Share(1, 3)), (4, Share(0, 2)), (6, Share(0, 1))):
-            one._take(share)
+            one.share = share
             places = slice(share.position * SIZE // share.world, (share.position + 1) * SIZE // share.world)
             assert taken(one.over(batches), 2) == [batch[places] for batch in epochs[0][begins : begins + 2]]
 
@@ -217,17 +222,41 @@ def test_threads_that_read_blocks_are_each_process_s_own(index: DatasetIndex, ep
         assert ids(one.over(workers(one, 2, timeout=30))) == epochs[0][3:]
 
 
-def forked(loader: Loader) -> Loader:
-    """A copy as a forked worker has one: all is its own, but for the memory that is shared."""
-    worker = copy(loader)
-    worker._shared = copy(loader._shared)
-    return worker
+class Forked:
+    """A process with a copy of a loader, as a DataLoader's worker has one."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._asking, served = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=self._serve, args=(loader, served))
+        self._process.start()
+
+    @staticmethod
+    def _serve(loader: Loader, asked: Any) -> None:
+        while asked.recv():
+            asked.send(ids(loader.batches_of_worker(0, 1)))
+
+    def iterates(self) -> list[list[int]]:
+        self._asking.send(True)
+        found: list[list[int]] = self._asking.recv()
+        return found
+
+    def close(self) -> None:
+        self._asking.send(False)
+        self._process.join(20)
 
 
-def test_a_worker_that_begins_late_begins_where_its_iteration_did(index: DatasetIndex, epochs: list[Any]) -> None:
+@pytest.fixture
+def forked() -> Iterator[Callable[[Loader], Forked]]:
+    with ExitStack() as stack:
+        yield lambda loader: stack.enter_context(closing(Forked(loader)))
+
+
+def test_a_worker_that_begins_late_begins_where_its_iteration_did(
+    index: DatasetIndex, epochs: list[Any], forked: Callable[[Loader], Forked]
+) -> None:
     with loader(index) as one:
         one.dataset()
-        late: list[Loader] = []
+        late: list[Forked] = []
 
         class Started:
             """A DataLoader with workers that stay, whose second worker is slow."""
@@ -238,34 +267,37 @@ def test_a_worker_that_begins_late_begins_where_its_iteration_did(index: Dataset
 
         for begins in (0, 3, 6):
             assert taken(one.over(Started()), 2) == epochs[0][begins : begins + 2]
-            giving = one.over(Started())
+            giving: Any = one.over(Started())
             next(giving)
-            assert ids(late[0].batches_of_worker(0, 1)) == epochs[0][begins + 2 if begins else 0 :]
+            assert late[0].iterates() == epochs[0][begins + 2 if begins else 0 :]
             giving.close()
             assert one.state_dict()["batch"] == begins + 3
 
 
-def test_a_worker_that_begins_late_is_not_sent_elsewhere(index: DatasetIndex, epochs: list[Any]) -> None:
+def test_a_worker_that_begins_late_is_not_sent_elsewhere(
+    index: DatasetIndex, epochs: list[Any], forked: Callable[[Loader], Forked]
+) -> None:
     with loader(index) as one:
         one.dataset()
         worker = forked(one)
         one.set_epoch(1)
-        assert ids(worker.batches_of_worker(0, 1)) == epochs[0]
+        assert worker.iterates() == epochs[0]
         with pytest.raises(InvalidInput, match=r"loader\.over"):
             one.state_dict()
-        assert ids(worker.batches_of_worker(0, 1)) == epochs[1]
+        assert worker.iterates() == epochs[1]
 
 
 def test_a_lock_that_a_thread_had_at_the_fork_is_free_in_the_child() -> None:
     remembered: Remembered[int] = Remembered(100)
     inside, go = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with remembered._lock:
-            inside.set()
+    class Key:
+        def __hash__(self) -> int:
+            inside.set()  # keys are looked up under the lock
             go.wait()
+            return 1
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=remembered.get, args=(Key(), lambda: (1, 1)))
     thread.start()
     inside.wait()
     child = multiprocessing.get_context("fork").Process(target=remembered.get, args=("key", lambda: (1, 1)))
@@ -297,9 +329,9 @@ def test_a_dataloader_of_something_else_is_noticed(index: DatasetIndex) -> None:
 
 
 def test_workers_share_the_memory(index: DatasetIndex) -> None:
-    with loader(index, memory_bytes=900, threads=4) as one:
-        held = one._making.held(3)
-        assert (held._budget, held._pool._max_workers) == (300, 1)
+    making = Making(index, Share(0, 1), None, Finish("numpy", None), memory_bytes=900, threads=4)
+    with closing(making):
+        assert (making.held(3).budget_bytes, making.held(3).threads) == (300, 1)
 
 
 def test_an_empty_dataset_has_no_batches_in_workers_either(tmp_path: Path) -> None:

@@ -27,19 +27,19 @@ class Sharded(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{function} of a part")
 
     @property
-    def chunk(self) -> ChunkStorageMetadata:
+    def own_chunk(self) -> ChunkStorageMetadata:
         return ChunkStorageMetadata(torch.Size(self.at), self.part.size())
 
     def __create_write_items__(self, fqn: str, value: Any) -> list[WriteItem]:
-        data = TensorWriteData(self.chunk, TensorProperties(dtype=self.dtype), self.size())
+        data = TensorWriteData(self.own_chunk, TensorProperties(dtype=self.dtype), self.size())
         return [WriteItem(MetadataIndex(fqn, self.at), WriteItemType.SHARD, tensor_data=data)]
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [self.chunk]
+        return [self.own_chunk]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         return self.part

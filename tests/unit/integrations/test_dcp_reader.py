@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import time
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from strata.testing.faulty import FaultyStorage
 from tests.unit.checkpoint.crews import Crew
 from tests.unit.checkpoint.states import assert_same
 from tests.unit.integrations.ranks import columns, load_together, rows
+from tests.until import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
 
@@ -107,14 +107,14 @@ def test_which_one_is_said_or_the_latest() -> None:
 
 
 def test_tensors_are_filled_where_they_lie_and_values_are_put_in_place() -> None:
-    state = {
+    state: dict[str, Any] = {
         "w": torch.randn(4, 3),
         "list": [torch.ones(2), 3],
         "tuple": (torch.ones(2), Pair(1, "x"), np.float32(2), {"s"}, b"raw"),
         "numpy": np.arange(3),
         "step": 5,
     }
-    into = {"w": torch.zeros(4, 3), "list": [torch.zeros(2), 0], "tuple": None, "numpy": None, "step": None}
+    into: Any = {"w": torch.zeros(4, 3), "list": [torch.zeros(2), 0], "tuple": None, "numpy": None, "step": None}
     own = into["w"]
     load(into, saved(state))
     assert into["w"] is own
@@ -153,7 +153,9 @@ def test_what_ranks_saved_together_any_ranks_load() -> None:
         crew.save(
             [{"big": Replicated(big), "own": PerRank({"n": rank, "t": torch.ones(2) * rank})} for rank in range(3)], 1
         )
-    into = [{"big": columns(torch.zeros_like(big), rank, 2), "own": {"n": 0, "t": torch.zeros(2)}} for rank in range(2)]
+    into: Any = [
+        {"big": columns(torch.zeros_like(big), rank, 2), "own": {"n": 0, "t": torch.zeros(2)}} for rank in range(2)
+    ]
     load_together(into, [StrataReader(storage, rank=rank) for rank in range(2)])
     for rank, found in enumerate(into):
         assert torch.equal(found["big"].part, columns(big, rank, 2).part)
@@ -176,7 +178,7 @@ class Counting(MemoryStorage):
 def test_only_chunks_that_hold_some_of_it_are_read() -> None:
     big = torch.zeros(4, 8 << 20, dtype=torch.uint8)
     storage = saved({"big": big, "other": torch.zeros(1 << 20)})
-    counting = Counting(space=storage._space)
+    counting = Counting(space=storage.space)
     load_together([{"big": rows(torch.ones_like(big), 1, 4)}], [StrataReader(counting)])
     assert counting.count == 8 << 20
 
@@ -247,12 +249,12 @@ def test_a_load_that_fails_leaves_no_mark() -> None:
     storage = saved({"w": torch.ones(3)})
     with pytest.raises(CheckpointException):
         load({"v": torch.ones(3)}, storage)
-    for _ in range(100):
+
+    def is_collected() -> bool:
         gc.collect()  # which does nothing while another thread is at it
-        if not marks(storage):
-            break
-        time.sleep(0.05)
-    assert marks(storage) == []
+        return not marks(storage)
+
+    until(is_collected)
     looking = StrataReader(storage)
     looking.read_metadata()
     looking.read_metadata()
@@ -275,14 +277,14 @@ def test_ranks_that_find_another_latest_are_told() -> None:
 
 
 class ReadOnly(FaultyStorage):
-    def _draw(self, operation: str, path: str) -> Any:
+    def draw(self, operation: str, path: str) -> Any:
         return ("before" if operation in ("write", "delete") else "done"), 0.0
 
 
 def test_where_no_mark_can_be_made_it_is_read_without(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.checkpoint.readers._told", set())  # it is told once for each place
+    monkeypatch.setattr("strata.checkpoint.readers.told_places", set())  # it is told once for each place
     storage = saved({"w": torch.ones(3)})
     with caplog.at_level(logging.WARNING):
         assert load({"w": torch.zeros(3)}, ReadOnly(storage))["w"].tolist() == [1, 1, 1]

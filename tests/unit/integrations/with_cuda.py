@@ -41,7 +41,8 @@ def goes_there_and_back(device: str, storage: StorageBackend, config: Checkpoint
             found = reader.load(step)
             assert_same({key: found[key] for key in state}, on_host)
     for where in (device, "cpu"):
-        into = {key: torch.zeros_like(each, device=where) for key, each in state.items() if key != "step"} | {"step": 0}
+        into: Any = {key: torch.zeros_like(each, device=where) for key, each in state.items() if key != "step"}
+        into["step"] = 0
         dcp.load(into, storage_reader=StrataReader(storage), no_dist=True)
         assert into["large"].device.type == where
         assert_same({key: each.cpu() for key, each in into.items() if key != "step"} | {"step": 3}, on_host)

@@ -1,6 +1,7 @@
 """Properties of a connection: how the bytes are cut does not matter, and what is sent arrives whatever the windows."""
 
 from itertools import pairwise
+from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -93,8 +94,8 @@ class Client:
         self.h2.update_settings({4: window})
         self.connection = connection
         self.bodies: dict[int, bytes] = {}
-        self.ended: dict[int, dict[str, str]] = {}
-        self.heads: dict[int, dict[str, str]] = {}
+        self.ended: dict[int, dict[Any, Any]] = {}
+        self.heads: dict[int, dict[Any, Any]] = {}
         self.talk()
 
     def talk(self) -> None:
@@ -139,11 +140,11 @@ def test_what_is_sent_arrives_whatever_the_windows(
     client.talk()
     while len(client.ended) < len(numbers):
         waiting = [number for number in numbers if number not in client.ended]
-        number = choices.draw(st.sampled_from([None, *waiting]))
+        opened = choices.draw(st.sampled_from([None, *waiting]))
         room = choices.draw(st.integers(1, 100_000))
-        client.h2.increment_flow_control_window(room, number)
+        client.h2.increment_flow_control_window(room, opened)
         # A peer that opens one window at a time must open both before anything moves.
-        client.h2.increment_flow_control_window(room, None if number else waiting[0])
+        client.h2.increment_flow_control_window(room, None if opened else waiting[0])
         client.talk()
     assert {number: body for number, body in client.bodies.items() if body} == {n: b for n, b in expected.items() if b}
     assert all(trailers == {"grpc-status": "0"} for trailers in client.ended.values())

@@ -12,6 +12,7 @@ from strata.rpc.calls import TALK_BREATH
 from strata.rpc.frames import DATA
 from tests.unit.rpc.peer import data, headers, message
 from tests.unit.rpc.served import PATH, Served, named, run
+from tests.until import until_async
 
 
 class Echoing(Talk):
@@ -293,7 +294,7 @@ def test_a_deadline_ends_it() -> None:
     async def work() -> None:
         room = Room()
         room.served.say(headers(1, named(PATH, ("grpc-timeout", "20m"))))
-        await asyncio.sleep(0.1)
+        await until_async(lambda: room.talks[0].overs)
         assert room.talks[0].overs == 1
         assert b"4" in room.served.statuses()[1]
 

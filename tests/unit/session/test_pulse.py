@@ -5,8 +5,7 @@ import os
 import stat
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from strata.session import Pulse, Who
 from strata.session.lines import Goodbye, Hello, Left, Lines
 from strata.session.pulse import STARTS
 from strata.v1 import coordinator_pb2 as pb
+from tests.until import until
 
 WHO = Who("llama", "w0", 0, 1)
 REGISTERED = pb.RegisterResponse(incarnation=3, heartbeat_seconds=0.5)
@@ -43,13 +43,6 @@ def pulse() -> Iterator[Pulse]:
 
 def no_thread_is_left() -> bool:
     return not any(each.name == "strata-pulse" for each in threading.enumerate())
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    ends = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
@@ -85,11 +78,11 @@ def test_a_helper_that_does_not_read_keeps_nobody_waiting(
 ) -> None:
     python(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600", monkeypatch)
     pulse.start()
-    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text("utf-8").strip())
     for step in range(5000):  # far more than a pipe holds
         pulse.beat(REGISTERED, pb.WORKER_STATE_TRAINING, step, 0)
-    os.kill(int((tmp_path / "pid").read_text()), 9)
-    wait_for(no_thread_is_left)
+    os.kill(int((tmp_path / "pid").read_text("utf-8")), 9)
+    until(no_thread_is_left)
 
 
 def test_a_helper_that_ends_at_once_is_started_a_few_times_and_then_given_up(
@@ -98,9 +91,9 @@ def test_a_helper_that_ends_at_once_is_started_a_few_times_and_then_given_up(
     python(tmp_path, f"echo started >> {tmp_path}/starts", monkeypatch)
     pulse.start()
     for _ in range(3 * STARTS):
-        wait_for(no_thread_is_left)
+        until(no_thread_is_left)
         pulse.beat(REGISTERED)
-    assert (tmp_path / "starts").read_text().splitlines() == ["started"] * STARTS
+    assert (tmp_path / "starts").read_text("utf-8").splitlines() == ["started"] * STARTS
     assert [each.levelno for each in caplog.records] == [logging.WARNING] * (STARTS - 1) + [logging.ERROR]
 
 
@@ -109,7 +102,7 @@ def test_a_helper_that_cannot_be_started_is_told_of_and_fails_nobody(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     pulse.start()
-    wait_for(no_thread_is_left)
+    until(no_thread_is_left)
     pulse.beat(REGISTERED)
     assert "cannot be started" in caplog.text
 
@@ -131,7 +124,7 @@ def test_nothing_that_a_forked_child_does_reaches_the_helper(
     pulse.left()
     pulse.close()
     pulse.left()
-    wait_for(no_thread_is_left)
+    until(no_thread_is_left)
     with (tmp_path / "said").open("rb") as said:
         hello, *rest = Lines(said.fileno()).read()
     assert isinstance(hello, Hello)

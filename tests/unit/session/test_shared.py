@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,11 +9,12 @@ import pytest
 
 from strata.checkpoint import telling
 from strata.session import active, shared
+from tests.until import until
 
 
 def leave() -> None:
     """As when Python ends."""
-    shared._leave_all()
+    shared.leave_all()
     assert active() is None
 
 
@@ -23,7 +23,7 @@ def tell() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize(("lock", "work"), [(lambda: shared._lock, leave), (lambda: telling._making, tell)])
+@pytest.mark.parametrize(("lock", "work"), [(lambda: shared.lock, leave), (lambda: telling.lock, tell)])
 def test_a_child_that_is_forked_while_another_thread_is_at_work_does_not_wait_for_it(
     lock: Callable[[], threading.Lock], work: Callable[[], None]
 ) -> None:
@@ -49,14 +49,19 @@ def test_a_child_that_is_forked_while_another_thread_is_at_work_does_not_wait_fo
     assert status(child) == 0
 
 
-def status(child: int) -> int | None:
-    """None: it did not end, and is killed."""
-    ends = time.monotonic() + 10
-    while time.monotonic() < ends:
-        done, found = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(found)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return None
+def status(child: int) -> int:
+    """Kills a child that does not end."""
+    found: list[int] = []
+
+    def has_ended() -> bool:
+        done, how = os.waitpid(child, os.WNOHANG)
+        found.extend([how] if done else [])
+        return bool(done)
+
+    try:
+        until(has_ended)
+    except AssertionError:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        raise
+    return os.waitstatus_to_exitcode(found[0])

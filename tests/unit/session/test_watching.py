@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from strata.session import watching
 from strata.session.watching import Watched, started_at
+from tests.until import until
 
 
 @pytest.fixture
@@ -26,14 +26,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param != "a kernel that tells":
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     if request.param == "no /proc":
-        monkeypatch.setattr(watching, "_PROC", Path("/nothing/here"))
-
-
-def until(watched: Watched, halted: bool) -> None:
-    ends = time.monotonic() + 20
-    while watched.is_halted is not halted:
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+        monkeypatch.setattr(watching, "PROC", Path("/nothing/here"))
 
 
 @pytest.mark.usefixtures("kernel")
@@ -41,10 +34,10 @@ def test_one_that_is_stopped_is_alive_and_can_do_nothing(sleeping: subprocess.Po
     watched = Watched(sleeping.pid, started_at(sleeping.pid))
     assert not watched.is_halted
     sleeping.send_signal(signal.SIGSTOP)
-    until(watched, halted=True)
+    until(lambda: watched.is_halted)
     assert not watched.is_dead
     sleeping.send_signal(signal.SIGCONT)
-    until(watched, halted=False)
+    until(lambda: not watched.is_halted)
     watched.close()
 
 
@@ -92,8 +85,10 @@ def test_a_name_with_parentheses_confuses_nobody(tmp_path: Path) -> None:
     program = tmp_path / "a) T (b"
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "600"]) as process:
-        watched = Watched(process.pid, started_at(process.pid))
-        assert not watched.is_halted
-        assert not watched.is_dead
-        watched.close()
-        process.kill()
+        try:
+            watched = Watched(process.pid, started_at(process.pid))
+            assert not watched.is_halted
+            assert not watched.is_dead
+            watched.close()
+        finally:
+            process.kill()

@@ -49,7 +49,7 @@ def test_where_it_cannot_be_told_or_done_the_cache_does(file: Path, monkeypatch:
     def refuses(fd: int, *_: object) -> int:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(direct, "_read_direct", refuses)
+    monkeypatch.setattr(direct, "read_direct", refuses)
     assert read(file, 17, [3 << 20])[1] == file.read_bytes()[17 : 17 + (3 << 20)]
-    monkeypatch.setattr(direct, "_set_direct", lambda fd, on: not on)
+    monkeypatch.setattr(direct, "set_direct", lambda fd, on: not on)
     assert read(file, 17, [3 << 20])[1] == file.read_bytes()[17 : 17 + (3 << 20)]

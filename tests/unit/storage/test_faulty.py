@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from strata.errors import InvalidInput, StorageUnavailable
 from strata.storage import MemoryStorage, StorageBackend
 from strata.testing import FaultyStorage, StorageTests
 from strata.testing.faulty import Faults
+from tests.until import until_async
 
 
 class TestWithoutFaults(StorageTests):
@@ -81,7 +83,7 @@ def test_a_stuck_call_waits_for_its_release() -> None:
     async def use() -> None:
         storage = FaultyStorage(MemoryStorage(), faults=Faults(stuck=1.0, only=frozenset({"write"})))
         stuck = asyncio.create_task(storage.write("a", b"x"))
-        await asyncio.sleep(0.01)
+        await until_async(lambda: storage.stuck)
         assert not stuck.done()
         assert not await storage.exists("a")
         storage.release()
@@ -91,7 +93,14 @@ def test_a_stuck_call_waits_for_its_release() -> None:
     asyncio.run(use())
 
 
+def test_a_fault_of_what_no_storage_does_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no operation 'open_writer'"):
+        Faults(before=1.0, only=frozenset({"open_writer"}))
+    with pytest.raises(InvalidInput, match="no operation 'put'"):
+        FaultyStorage(MemoryStorage()).fail("put", 1)
+
+
 @pytest.mark.parametrize("shares", [{"before": -0.1}, {"before": 0.6, "after": 0.6}])
-def test_shares_that_make_no_sense_are_refused(shares: dict[str, float]) -> None:
+def test_shares_that_make_no_sense_are_refused(shares: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="shares of faults"):
         Faults(**shares)

@@ -74,8 +74,6 @@ def test_an_opened_storage_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     assert open_storage("gs://bucket").url == "gs://bucket"
     assert open_storage("file:///data").url == "file:///data"
     assert open_storage("memory://x/y").url == "memory://x/y"
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
     with pytest.raises(InvalidInput, match="AZURE_STORAGE_ACCOUNT_NAME"):
         open_storage("az://container")
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "AccountName=me;AccountKey=c2VjcmV0==;EndpointSuffix=x")

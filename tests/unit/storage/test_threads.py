@@ -34,7 +34,8 @@ def test_there_are_as_many_as_there_is_work_and_no_more() -> None:
     assert not waiting.done()
     assert sum(thread.name.startswith("test-most") for thread in threading.enumerate()) == MOST
     go.set()
-    wait([*running, waiting], timeout=10)
+    wait(running, timeout=10)
+    wait([waiting], timeout=10)
     threads.shutdown()
     assert not any(thread.name.startswith("test-most") for thread in threading.enumerate())
 
@@ -53,3 +54,18 @@ def test_what_was_given_is_done_and_nothing_more_is_taken() -> None:
     with pytest.raises(CancelledError):
         dropped.result(timeout=10)
     threads.shutdown()
+
+
+def test_threads_that_nobody_has_any_more_end_once_their_work_is_done() -> None:
+    threads, go = DaemonThreads(MOST, "test-dropped"), threading.Event()
+    waiting = [threads.submit(go.wait, 10) for _ in range(MOST)]
+    last = threads.submit(lambda: "done")
+    running = [thread for thread in threading.enumerate() if thread.name.startswith("test-dropped")]
+    assert len(running) == MOST
+    del threads
+    go.set()
+    assert last.result(timeout=10) == "done"
+    wait(waiting, timeout=10)
+    for thread in running:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in running)

@@ -76,11 +76,12 @@ def _in_time(order: tuple[Register, ...]) -> bool:
 
 
 def _explains(order: tuple[Register, ...]) -> bool:
-    state: int | None = 0
+    state = 0
     for one in order:
-        state = register(state, one.question, one.answer, one.ended is not None)
-        if state is None:
+        after = register(state, one.question, one.answer, one.ended is not None)
+        if after is None:
             return False
+        state = after
     return True
 
 

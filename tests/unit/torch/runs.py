@@ -48,7 +48,8 @@ class Net(nn.Module):
         self.last.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.frozen(self.module(self.first(x))))
+        found: torch.Tensor = self.last(self.frozen(self.module(self.first(x))))
+        return found
 
 
 class Samples:
@@ -104,13 +105,13 @@ class Run:
         # The inner module, so that a model that was compiled is not.
         noise = torch.rand(16, 8, generator=self.generator) + random.random() + np.random.rand()
         loss = self.net(self.samples.next() + noise).square().mean()
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         self.scheduler.step()
         self.ema.update_parameters(self.model)
-        return loss.item()
+        return float(loss.item())
 
     def steps(self, count: int) -> list[float]:
         return [self.step() for _ in range(count)]

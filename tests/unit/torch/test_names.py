@@ -30,7 +30,7 @@ def names(model: nn.Module) -> list[str]:
 def test_a_module_of_ones_own_may_be_called_module() -> None:
     assert names(Own()) == NAMES
     assert names(nn.DataParallel(Own())) == NAMES
-    assert names(nn.DataParallel(torch.compile(Own(), backend="eager"))) == NAMES  # type: ignore[arg-type]
+    assert names(nn.DataParallel(torch.compile(Own(), backend="eager"))) == NAMES  # type: ignore[type-var]
 
 
 def test_wrappers_may_be_anywhere() -> None:

@@ -37,6 +37,10 @@ OPTIMIZERS: dict[str, Maker] = {
 class Net(nn.Module):
     """Its modules in this order or the other."""
 
+    a: nn.Linear
+    b: nn.Linear
+    c: nn.Linear
+
     def __init__(self, order: str = "abc") -> None:
         super().__init__()
         for name in order:
@@ -58,7 +62,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> lis
             loss = model(data).square().mean()
             loss.backward()
             losses.append(loss.item())
-            return loss.item()
+            return float(loss.item())
 
         optimizer.step(closure)
     return losses
@@ -106,7 +110,7 @@ def test_what_is_kept_more_exactly_than_the_parameter_stays_so(manager: Checkpoi
     manager.save(TrainState(first, one), step=1)
     manager.load(into=TrainState(second, other))
     assert_same(other.state_dict()["state"], one.state_dict()["state"])
-    assert other.state[second.a.weight]["master"].dtype == torch.float64  # type: ignore[union-attr,index]
+    assert other.state[second.a.weight]["master"].dtype == torch.float64
     assert other.state["seen"] == {"steps": 1}  # type: ignore[index]
 
 
@@ -122,12 +126,13 @@ def test_the_order_of_parameters_may_change(manager: CheckpointManager) -> None:
 
 def test_parameters_may_be_in_other_groups(manager: CheckpointManager) -> None:
     first, second = Net(), Net()
-    one = torch.optim.AdamW([{"params": first.a.parameters(), "lr": 0.3}, {"params": [first.b.weight]}], lr=0.1)  # type: ignore[union-attr]
-    one.add_param_group({"params": list(first.c.parameters())})  # type: ignore[union-attr]
+    groups: list[dict[str, Any]] = [{"params": first.a.parameters(), "lr": 0.3}, {"params": [first.b.weight]}]
+    one = torch.optim.AdamW(groups, lr=0.1)
+    one.add_param_group({"params": list(first.c.parameters())})
     train(first, one, 3)
     manager.save(TrainState(first, one), step=1)
-    groups = [{"params": [*second.c.parameters(), second.b.weight]}, {"params": [second.a.bias]}]  # type: ignore[union-attr]
-    other = torch.optim.AdamW([*groups, {"params": [second.a.weight]}], lr=0.7)  # type: ignore[union-attr]
+    groups = [{"params": [*second.c.parameters(), second.b.weight]}, {"params": [second.a.bias]}]
+    other = torch.optim.AdamW([*groups, {"params": [second.a.weight]}], lr=0.7)
     state = TrainState(second, other)
     manager.load(into=state)
     assert [group["lr"] for group in other.param_groups] == [0.1, 0.3, 0.3]
@@ -136,8 +141,9 @@ def test_parameters_may_be_in_other_groups(manager: CheckpointManager) -> None:
 
 def test_groups_that_differ_are_not_made_one(manager: CheckpointManager) -> None:
     first, second = Net(), Net()
-    one = torch.optim.AdamW([{"params": first.a.parameters(), "lr": 0.3}, {"params": first.b.parameters()}], lr=0.1)
-    other = torch.optim.AdamW([*second.a.parameters(), *second.b.parameters()])  # type: ignore[union-attr]
+    groups: list[dict[str, Any]] = [{"params": first.a.parameters(), "lr": 0.3}, {"params": first.b.parameters()}]
+    one = torch.optim.AdamW(groups, lr=0.1)
+    other = torch.optim.AdamW([*second.a.parameters(), *second.b.parameters()])
     manager.save(TrainState(first, one), step=1)
     with pytest.raises(CheckpointMismatch, match=r"optimizer/groups/0 \(its parameters come from groups .* lr\)"):
         manager.load(into=TrainState(second, other))
@@ -210,7 +216,8 @@ def test_hooks_and_methods_of_ones_own_are_called(manager: CheckpointManager) ->
 
 def test_a_parameter_of_no_model_is_refused(manager: CheckpointManager) -> None:
     model, temperature = Net(), nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([{"params": model.parameters()}, {"params": [temperature]}])
+    groups: list[dict[str, Any]] = [{"params": model.parameters()}, {"params": [temperature]}]
+    optimizer = torch.optim.SGD(groups)
     with pytest.raises(InvalidInput, match=r"optimizer: a parameter of shape \[1\] in group 1 is in no model"):
         TrainState(model, optimizer)
     loss = nn.Module()
@@ -231,7 +238,8 @@ def test_a_parameter_that_came_later_is_noticed() -> None:
 
 def test_groups_without_parameters_are_kept(manager: CheckpointManager) -> None:
     model = Net()
-    optimizer = torch.optim.SGD([{"params": [], "lr": 5.0}, {"params": model.parameters()}], lr=0.1)
+    groups: list[dict[str, Any]] = [{"params": [], "lr": 5.0}, {"params": model.parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
     manager.save(TrainState(model, optimizer), step=1)
     optimizer.param_groups[1]["lr"] = 9.0
     manager.load(into=TrainState(model, optimizer))
@@ -241,7 +249,7 @@ def test_groups_without_parameters_are_kept(manager: CheckpointManager) -> None:
 def test_tied_parameters_may_be_found_under_another_name(manager: CheckpointManager) -> None:
     def tied(order: str) -> tuple[nn.Module, torch.optim.Optimizer]:
         model = Net(order)
-        model.c.weight = model.a.weight  # type: ignore[union-attr]
+        model.c.weight = model.a.weight
         return model, OPTIMIZERS["momentum"](model.parameters())
 
     (first, one), (second, other) = tied("abc"), tied("cba")
@@ -254,14 +262,14 @@ def test_tied_parameters_may_be_found_under_another_name(manager: CheckpointMana
 def test_what_was_two_is_not_loaded_into_one(manager: CheckpointManager) -> None:
     first, second = Net(), Net()
     manager.save(TrainState(first), step=1)
-    second.c.weight = second.a.weight  # type: ignore[union-attr]
-    before = second.a.weight.clone()  # type: ignore[union-attr,operator]
+    second.c.weight = second.a.weight
+    before = second.a.weight.clone()
     with pytest.raises(CheckpointMismatch, match=r"model/c.weight \(one array with model/a.weight here, two in"):
         manager.load(into=TrainState(second))
-    assert torch.equal(second.a.weight, before)  # type: ignore[union-attr,arg-type]
+    assert torch.equal(second.a.weight, before)
     manager.save(TrainState(second), step=2)
     manager.load(into=TrainState(first))
-    assert torch.equal(first.c.weight, before)  # type: ignore[union-attr,arg-type]
+    assert torch.equal(first.c.weight, before)
 
 
 class OfRows(torch.optim.Optimizer):
@@ -280,8 +288,8 @@ class OfRows(torch.optim.Optimizer):
             parameter.sub_(0.1 * own["rows"] + own["means"].unsqueeze(-1))
 
 
-def of_rows() -> tuple[nn.Module, OfRows]:
-    model = fully_shard(nn.Linear(7, 5))
+def of_rows() -> tuple[Any, OfRows]:
+    model: Any = fully_shard(nn.Linear(7, 5))
     return model, OfRows([model.weight])
 
 

@@ -116,7 +116,8 @@ def split(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     """Weights in one group, and biases in another."""
     own = list(parameters)
     weights, biases = [each for each in own if each.ndim > 1], [each for each in own if each.ndim == 1]
-    return torch.optim.AdamW([{"params": weights, "weight_decay": 0.3}, {"params": biases}], lr=0.1, weight_decay=0.0)
+    groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": 0.3}, {"params": biases}]
+    return torch.optim.AdamW(groups, lr=0.1, weight_decay=0.0)
 
 
 def test_groups_of_stages_are_one_again(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_one_state_for_all_parameters_of_a_stage(tmp_path: Path) -> None:
                 optimizer.zero_grad()
                 loss = stage(torch.ones(1, 4)).square().mean()
                 loss.backward()
-                return loss.item()
+                return float(loss.item())
 
             optimizer.step(closure)
 

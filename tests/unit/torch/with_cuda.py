@@ -35,7 +35,7 @@ def run(device: str, seed: int, **options: Any) -> tuple[nn.Module, torch.optim.
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, device: str) -> list[float]:
     losses = []
     for _ in range(5):
-        noise = torch.rand(8, 64, device=device, generator=state.rng["own"])  # type: ignore[index]
+        noise = torch.rand(8, 64, device=device, generator=state.rng["own"])  # type: ignore[arg-type, index]
         loss = model((torch.randn(8, 64, device=device) + noise).bfloat16()).square().mean()
         loss.backward()
         optimizer.step()
@@ -89,7 +89,7 @@ def in_turns(device: str) -> Iterator[list[int]]:
 
 def copies_in(layout: tuple[Placement, ...]) -> int:
     """How often all of a tensor lies on four ranks."""
-    return 2 ** sum(placement.is_replicate() for placement in layout)
+    return 1 << sum(placement.is_replicate() for placement in layout)
 
 
 def pieces_come(device: str, folder: Path) -> None:
@@ -101,7 +101,11 @@ def pieces_come(device: str, folder: Path) -> None:
             with in_turns(device) as sent:
                 for other in LAYOUTS:
                     room = spread(torch.zeros_like(whole), (2, 2), other, device)
-                    crew.each(lambda rank, manager, room=room: manager.load(into={"w": room[rank]}))
+
+                    def fill(rank: int, manager: CheckpointManager, room: Any = room) -> None:
+                        manager.load(into={"w": room[rank]})
+
+                    crew.each(fill)
                     for mine, theirs in zip(room, spread(whole, (2, 2), other, device), strict=True):
                         assert mine.to_local().device.type == device
                         assert torch.equal(mine.to_local(), theirs.to_local())

@@ -23,7 +23,7 @@ from strata.rpc import RpcError, Status
 from strata.v1 import coordinator_pb2 as pb
 from strata.wire.addresses import parse_url
 from strata.wire.errors import from_rpc, to_rpc
-from strata.wire.remotes import remote
+from strata.wire.remotes import remote, request_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -117,6 +117,7 @@ def test_every_request_names_its_job() -> None:
 
 def test_the_messages_are_in_step_with_the_contract(tmp_path: Path) -> None:
     """If this fails: `make proto`, and commit what it wrote."""
+    pytest.importorskip("grpc_tools", reason="missing component: grpcio-tools")
     subprocess.run(
         [
             *(sys.executable, "-m", "grpc_tools.protoc", "-I", str(ROOT / "proto")),
@@ -129,7 +130,7 @@ def test_the_messages_are_in_step_with_the_contract(tmp_path: Path) -> None:
     kept = ROOT / "src" / "strata" / "v1"
     assert (tmp_path / "coordinator.binpb").read_bytes() == (kept / "coordinator.binpb").read_bytes()
     made = tmp_path / "strata" / "v1" / "coordinator_pb2.pyi"
-    assert made.read_text() == (kept / "coordinator_pb2.pyi").read_text()
+    assert made.read_text("utf-8") == (kept / "coordinator_pb2.pyi").read_text("utf-8")
 
 
 def _buf() -> str:
@@ -159,11 +160,27 @@ def test_nothing_that_was_released_is_broken(tmp_path: Path) -> None:
 def test_a_breaking_change_is_caught(tmp_path: Path) -> None:
     proto = tmp_path / "proto"
     (proto / "strata" / "v1").mkdir(parents=True)
-    (proto / "buf.yaml").write_text((ROOT / "proto" / "buf.yaml").read_text())
-    contract = (ROOT / "proto" / "strata" / "v1" / "coordinator.proto").read_text()
+    (proto / "buf.yaml").write_text((ROOT / "proto" / "buf.yaml").read_text("utf-8"))
+    contract = (ROOT / "proto" / "strata" / "v1" / "coordinator.proto").read_text("utf-8")
     broken = contract.replace("int64 incarnation = 3;\n  string reason = 4;", "string reason = 3;", 1)
     assert broken != contract
     (proto / "strata" / "v1" / "coordinator.proto").write_text(broken)
     told = _run_buf(tmp_path / "cache", "breaking", str(proto), "--against", str(ROOT / "proto" / "released.binpb"))
     assert told.returncode != 0
     assert "incarnation" in told.stdout
+
+
+def test_what_people_read_is_sent_whatever_it_holds() -> None:
+    half = "cannot open /data/caf\udce9"
+    assert request_for("Deregister", job_id="j", reason=half).reason == r"cannot open /data/caf\udce9"
+    registration = request_for("Register", job_id="j", metadata={"file": half})
+    assert dict(registration.metadata) == {"file": r"cannot open /data/caf\udce9"}
+    with pytest.raises(InvalidInput, match=r"^path is not valid text: '/data/caf\\udce9'"):
+        request_for("RegisterDataset", job_id="j", path="/data/caf\udce9", format="csv")
+
+
+def test_errors_travel_on_one_line() -> None:
+    said = "worker 'a' has left: [/x]\x1b[2J\nforged\u202e"
+    sent = to_rpc(Expired(said))
+    assert sent.message == r"worker 'a' has left: [/x]\x1b[2J\nforged\u202e"
+    assert str(from_rpc(RpcError(sent.status, said, details=sent.details))) == sent.message

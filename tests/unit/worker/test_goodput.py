@@ -186,7 +186,8 @@ moves = st.lists(
 
 @given(st.floats(-1e6, 1e9), moves)
 def test_the_seconds_by_cause_add_up_to_the_wall_time_whatever_happens(began: float, story: list[Any]) -> None:
-    account, now, entered = Goodput(began), began, []
+    account, now = Goodput(began), began
+    entered: list[str] = []
     for move, passes in story:
         now += passes
         if isinstance(move, int):

@@ -17,7 +17,7 @@ def test_the_address_is_that_on_the_way_to_the_coordinator(host: str, found: str
 
 @pytest.mark.parametrize(("visible", "count"), [("0,1,2", 3), ("", 0), ("-1", 0), ("GPU-1, GPU-2", 2)])
 def test_gpus_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch, visible: str, count: int) -> None:
-    monkeypatch.setitem(machine.sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine.gpu_count() == count
 

@@ -40,8 +40,8 @@ def test_a_notice_is_compared_with_what_saves_took(saves: list[float], is_enough
 
 
 def test_a_notice_has_a_length() -> None:
-    with pytest.raises(InvalidInput, match="notice_seconds is -1"):
-        Notices(-1, [].append)
+    with pytest.raises(InvalidInput, match="notice_seconds must be a number of seconds above 0"):
+        Notices(-1, lambda notice: None)
 
 
 def test_a_save_that_failed_says_nothing_of_how_long_one_takes() -> None:

@@ -68,7 +68,8 @@ def test_whoever_holds_a_part_of_the_state_has_what_was_loaded(tmp_path: Path) -
     """A counter of steps, as optimizers have one, in a dict of its own."""
     write_rows(tmp_path / "rows")
     for begun in (0, STEPS):
-        optimizer, schedule = {"t": 0, "m": np.zeros(1)}, [0, {"rate": 1.0}]
+        optimizer: dict[str, Any] = {"t": 0, "m": np.zeros(1)}
+        schedule: list[Any] = [0, {"rate": 1.0}]
         state = {"total": np.zeros((), np.int64), "optimizer": optimizer, "schedule": schedule}
         with made(tmp_path, state, epochs=1 + begun // STEPS, save_every=5) as training:
             for _ in training:
@@ -125,7 +126,7 @@ def test_training_does_not_end_well_if_its_last_save_was_given_up_in_silence(tmp
             handle.failed(SaveAbandoned("the save was given up"))
             return handle
 
-        training.manager.save_async = given_up  # type: ignore[method-assign]
+        training.manager.save_async = given_up  # type: ignore[assignment, method-assign]
         with pytest.raises(SaveAbandoned):
             list(training)
         training.manager.save_async = save_async  # type: ignore[method-assign]
@@ -144,7 +145,7 @@ def test_a_last_save_that_the_coordinator_skips_is_made_again(tmp_path: Path) ->
             threading.Timer(0.2, handle.skip, ["step 8 is still being saved"]).start()
             return handle
 
-        training.manager.save_async = skipped  # type: ignore[method-assign]
+        training.manager.save_async = skipped  # type: ignore[assignment, method-assign]
         list(training)
         assert training.manager.latest_step() == training.completed == STEPS
 
@@ -165,7 +166,7 @@ def test_the_step_is_that_of_the_state_which_was_loaded_also_if_another_is_commi
             another.save({"steps": 20}, 20)
         return found
 
-    again.manager.load = load_slowly  # type: ignore[method-assign]  what another process does just then
+    again.manager.load = load_slowly  # type: ignore[method-assign]  # what another process does just then
     with again:
         next(iter(again))
         assert (again.completed, again.state["steps"]) == (4, 4)

@@ -24,7 +24,7 @@ _LANE = 32
 
 def crc32c(data: Any, starts: Numbers, lengths: Numbers) -> Sums:
     """Of each stretch of the buffer."""
-    sum_of = _compiled()
+    sum_of = compiled()
     if sum_of is None:
         return crc32c_in_numpy(data, starts, lengths)
     view = np.frombuffer(data, np.uint8)
@@ -33,7 +33,7 @@ def crc32c(data: Any, starts: Numbers, lengths: Numbers) -> Sums:
 
 
 @cache
-def _compiled() -> Callable[[Any], int] | None:
+def compiled() -> Callable[[Any], int] | None:
     """The sum of a buffer, or None where the package is not there, or only in Python."""
     try:
         import google_crc32c

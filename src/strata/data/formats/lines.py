@@ -73,7 +73,7 @@ class CsvRows:
 
     def last_end(self, data: Bytes, is_last: bool) -> int:
         """For `cut`. Damage if the file ends in the middle of a quoted value."""
-        end, is_open = self._outside_quotes(data)
+        end, is_open = self.outside_quotes(data)
         if not is_last:
             return end
         if is_open:
@@ -86,17 +86,17 @@ class CsvRows:
             end = int(position) + 1
             if data[position] == _CR and end < len(data) and data[end] == _LF:
                 continue
-            if self._outside_quotes(data[:end], ends_behind_cr=True)[0] == end:
+            if self.outside_quotes(data[:end], ends_behind_cr=True)[0] == end:
                 return end
         return 0
 
-    def _outside_quotes(self, data: Bytes, *, ends_behind_cr: bool = False) -> tuple[int, bool]:
+    def outside_quotes(self, data: Bytes, *, ends_behind_cr: bool = False) -> tuple[int, bool]:
         """Behind the last row that ends here, and whether the rest ends within quotes."""
         quotes = np.flatnonzero(data == self._quote) if self._quote is not None else np.zeros(0, np.int64)
         if not len(quotes):
             return self._last_break(data, ends_behind_cr), False
-        if not self._alternate(data, quotes):
-            return self._scanned(data.tobytes(), ends_behind_cr)
+        if not self.alternate(data, quotes):
+            return self.scanned(data.tobytes(), ends_behind_cr)
         is_open = len(quotes) % 2 == 1
         for kind in (_LF, _CR):
             breaks = np.flatnonzero(data == kind)
@@ -107,7 +107,7 @@ class CsvRows:
                 return int(outside[-1]) + 1, is_open
         return 0, is_open
 
-    def _alternate(self, data: Bytes, quotes: NDArray[np.int64]) -> bool:
+    def alternate(self, data: Bytes, quotes: NDArray[np.int64]) -> bool:
         """Whether every other quote opens a value, so that counting them is enough."""
         opening = quotes[::2]
         before = data[np.maximum(opening - 1, 0)]
@@ -120,7 +120,7 @@ class CsvRows:
         # A CR at the very end may be the first half of CRLF. Where there are LFs, CRs need not be looked at.
         return _last_of(data, _LF) or _last_of(data if ends_behind_cr else data[:-1], _CR)
 
-    def _scanned(self, data: bytes, ends_behind_cr: bool) -> tuple[int, bool]:
+    def scanned(self, data: bytes, ends_behind_cr: bool) -> tuple[int, bool]:
         """The same, one quoted value after the other: for text with quotes inside values that have none around."""
         position, end = 0, 0
         is_open = data[:1] == bytes([self._quote or 0])

@@ -20,7 +20,7 @@ LARGE_BYTES = 16 << 10
 
 FOUND_BYTES, OVERHEAD_BYTES = 64 << 20, 2 << 10
 
-_found: Remembered["Parts | None"] = Remembered(FOUND_BYTES)
+FOUND: Remembered["Parts | None"] = Remembered(FOUND_BYTES)
 
 
 class Places(NamedTuple):
@@ -63,7 +63,7 @@ def remembered(file: File, block: Block, schema: "pa.Schema", find: Callable[[],
         is_new, found = True, find()
         return found, OVERHEAD_BYTES if found is None else OVERHEAD_BYTES + found.nbytes
 
-    found = _found.get((file.path, file.version, block, tuple(schema.names)), read)
+    found = FOUND.get((file.path, file.version, block, tuple(schema.names)), read)
     if found is not None and not is_new:
         with file.reading() as reading:
             reading.soon(block.start, block.length)

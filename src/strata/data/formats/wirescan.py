@@ -18,7 +18,7 @@ Flags = NDArray[np.bool_]
 LENGTH_BYTES = 5
 """Of a length at most: no message has 2**32 bytes."""
 VARINT_BYTES = 10
-_CHUNK = 1 << 18
+CHUNK = 1 << 18
 
 _FIRST_OCTETS = np.array([(1 << 8 * min(count, 8)) - 1 for count in range(1, VARINT_BYTES + 1)], np.uint64)
 """Masks of the first byte, the first two, and so on."""
@@ -81,7 +81,7 @@ def varints(octets: Octets, ends: Numbers) -> tuple[Numbers, Numbers]:
     done = start = told = 0
     while start < len(octets):
         # One that is cut by the end of a piece is wanted with the next.
-        lasts = np.flatnonzero(octets[start : start + _CHUNK] < 0x80)
+        lasts = np.flatnonzero(octets[start : start + CHUNK] < 0x80)
         if not len(lasts):
             raise Damage(f"a number in it has more than {VARINT_BYTES} bytes")
         piece = octets[start : start + int(lasts[-1]) + 1]

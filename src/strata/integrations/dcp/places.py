@@ -30,6 +30,7 @@ from strata.checkpoint.store import Store
 from strata.checkpoint.together import together
 from strata.checkpoint.watched import watched
 from strata.checkpoint.whole import whole_of
+from strata.core.ids import DEFAULT_JOB
 from strata.errors import CheckpointDamaged, InvalidInput, RankFailed, StrataError
 from strata.storage import StorageBackend, open_storage
 
@@ -174,7 +175,7 @@ _lock = threading.Lock()
 
 def run_at(where: Where | None, backend: str | None, job_id: str | None) -> Run:
     """What this process has to do with that place: the same each time."""
-    job = job_id or os.environ.get("STRATA_JOB_ID") or "default"
+    job = job_id or os.environ.get("STRATA_JOB_ID") or DEFAULT_JOB
     if isinstance(where, StorageBackend):
         return _known((where, job), where)
     storage = open_storage(where, backend=backend)

@@ -23,6 +23,7 @@ from torch.futures import Future
 
 from strata import background
 from strata.checkpoint.boxes import Box
+from strata.checkpoint.checkpoints import Survey
 from strata.checkpoint.frameworks import Block, framework_named
 from strata.checkpoint.gathering import memory_for, once, wishes_for
 from strata.checkpoint.given import whole_number
@@ -89,6 +90,8 @@ class StrataReader(StorageReader):
         self._step = None if step is None else whole_number(step, "step")
         self._rank, self._resume, self._timeout = rank, resume, timeout
         self._opened: Opened | None = None
+        self._seen: Survey | None = None
+        """What was there when the checkpoint that is open was looked for."""
         self._lost: Exception | None = None
 
     def __repr__(self) -> str:
@@ -147,7 +150,7 @@ class StrataReader(StorageReader):
         finally:
             self._close()
         if self._resume:
-            self._run.loaded(opened.folder.step)
+            self._run.loaded(opened.folder.step, self._seen)
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -163,11 +166,15 @@ class StrataReader(StorageReader):
         return background.run(watched(work, f"loading {which} of {self._run.checkpoints.where}", self._timeout))
 
     async def _open(self) -> Opened:
-        checkpoints = self._run.checkpoints
         for _ in range(LATEST_TRIES if self._step is None else 0):
             with suppress(CheckpointGone):
-                return await self._open_at(await checkpoints.find(self._step))
-        return await self._open_at(await checkpoints.find(self._step))
+                return await self._open_now()
+        return await self._open_now()
+
+    async def _open_now(self) -> Opened:
+        checkpoints = self._run.checkpoints
+        self._seen = await checkpoints.survey()
+        return await self._open_at(await checkpoints.find_in(self._seen, self._step))
 
     async def _open_at(self, folder: Folder) -> Opened:
         store, where = self._run.store, f"{self._run.checkpoints.where}/{folder.name}"

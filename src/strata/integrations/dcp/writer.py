@@ -114,7 +114,7 @@ class StrataWriter(StorageWriter):
         self._run = run_at(*self._place)
         self._forget()
         if returned is not None:
-            self._run.loaded(returned)
+            self._run.loaded(returned, None)
 
     # -- what torch calls, in its order ------------------------------------------------------------------------------
 

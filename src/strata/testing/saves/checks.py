@@ -4,9 +4,10 @@ the storage.
     same      all ranks of a world go on from the same checkpoint
     whole     what is committed has the parts of all ranks, of one step and one world, and every byte of them
     kept      what any rank was told is committed no later world goes back behind
+    steady    a world that saves is not taken back: the coordinator only learns of what was saved while it was away
     fenced    nothing that a world saved which others had taken over from leads to where the job is
     clean     when all is well again nothing lies in the storage that no checkpoint needs
-    listed    the coordinator's latest is the storage's
+    listed    the coordinator's latest is the storage's, and all that one world saved while the coordinator was away
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from strata.testing.simulation.violation import Violation
 if TYPE_CHECKING:
     from strata.testing.saves.process import Process
     from strata.testing.saves.run import SavesSimulation
+    from strata.testing.saves.worlds import World
 
 ROOT = f"{JOB}/checkpoints"
 
@@ -53,8 +55,21 @@ class Checks:
 
     def told(self, process: "Process", step: int) -> None:
         """That it is committed. A zombie may be told so of what others have left behind by then."""
-        if not process.world.is_over:
-            self.safe = max(self.safe, step)
+        if process.world.is_over:
+            return
+        self.safe = max(self.safe, step)
+        self._check_steady(process.world)
+
+    def _check_steady(self, world: "World") -> None:
+        """From when all of it have heard from the coordinator where they go on from."""
+        sim = self._sim
+        if not (sim.plan.coordinator and sim.host.is_up):
+            return
+        points = sim.host.job(JOB).points
+        if world.points is None:
+            world.points = points if all(each.has_heard for each in world.processes) else None
+        elif points != world.points:
+            self.broken("steady", f"world {world.number} was taken back, from point {world.points} to {points}")
 
     def loaded(self, process: "Process", found: Content) -> None:
         if found.rank != process.rank:
@@ -166,18 +181,32 @@ class Checks:
         sound, damaged = await checkpoints.look()
         for damage in damaged.values():
             self.broken("whole", f"a manifest is damaged: {damage.error}")
-        needed = {f"{ROOT}/{path}" for path in await checkpoints._needed()} | {f"{ROOT}/lineage.json"}
+        needed = {f"{ROOT}/{path}" for path in await checkpoints.files_needed()} | {f"{ROOT}/lineage.json"}
         stems = {metadata.attempt[:-4] for _, metadata in sound}
         words = tuple(f"{ROOT}/runs/{name}/" for name in (run, *stems))
         left = [path for path in sorted(self._sim.objects) if path not in needed and not path.startswith(words)]
         if left:
             self.broken("clean", f"nobody needs {len(left)} objects: {', '.join(left[:6])}")
         if self._sim.plan.coordinator:
-            await self._check_listed(checkpoints)
+            await self.listed()
 
-    async def _check_listed(self, checkpoints: Checkpoints) -> None:
+    async def listed(self) -> None:
+        """The coordinator knows the latest."""
+        checkpoints = self._checkpoints()
         latest: Folder | None = await checkpoints.latest()
         place = "" if latest is None else place_of(latest, await checkpoints.metadata(latest))
         known = head(self._sim.host.job(JOB))
         if known is None or known.place != place:
             self.broken("listed", f"the storage's latest is {place!r}, and the coordinator's {known}")
+
+    async def all_listed(self) -> None:
+        """The coordinator knows each checkpoint that is in the storage, and no other: with all ranks at rest."""
+        stored = {place_of(folder, metadata) for folder, metadata in await self._checkpoints().all()}
+        attempts = self._sim.host.job(JOB).attempts.values()
+        known = {attempt.place for attempt in attempts if attempt.status == "committed"}
+        if known != stored:
+            self.broken(
+                "listed",
+                f"the coordinator does not know {sorted(stored - known)}, and knows {sorted(known - stored)}, which "
+                "are not in the storage",
+            )

@@ -39,6 +39,8 @@ class SavesPlan(msgspec.Struct, frozen=True):
     coordinator_seconds: float = 3.0
     retention: Retention = Retention()
     faults: tuple[Fault, ...] = ()
+    is_open: bool = False
+    """Whether whoever joins is of the world, as where ranks have orchestrators and say nothing of its size."""
 
     def __post_init__(self) -> None:
         check_int(self.ranks, "ranks", least=1, most=MOST_RANKS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from strata.checkpoint.checkpoints import Looked
 from strata.checkpoint.joining import Seat
 from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.matching import Load
@@ -59,6 +60,8 @@ class Process:
         self.ready = asyncio.Event()
         """Set when it knows where it goes on from."""
         self.saved = 0
+        self.slowest = 0.0
+        """The longest that it has waited for a save."""
         self._saving: asyncio.Task[None] | None = None
         self.step = START
         self.stop_after: int | None = None
@@ -73,6 +76,12 @@ class Process:
             self.sim.note(self.name, "dies")
             self.owner.kill()
         self.faulty.release()
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether the coordinator told it where all go on from."""
+        seat = self.manager._seat
+        return seat is not None and seat.council.point is not None
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -114,13 +123,21 @@ class Process:
         await self.world.meet()
 
     async def _loaded(self) -> Content | None:
-        step = None
-        if not self.sim.plan.coordinator:  # then it is for the job to agree: rank 0 tells the others
-            if self.rank == 0:
-                await self.world.tell_step(await self.manager._latest())
-            step = await self.world.heard_step()
-            if step is None:
-                return None
+        if self.sim.plan.coordinator:
+            return await self._load(None)
+        # Then it is for the job to agree: rank 0 tells the others.
+        if self.rank == 0:
+            try:
+                found = await self._load(None)
+            except NotFound:
+                await self.world.tell_step(None)
+                raise
+            await self.world.tell_step(found.step)
+            return found
+        step = await self.world.heard_step()
+        return None if step is None else await self._load(step)
+
+    async def _load(self, step: int | None) -> Content:
         state = await self.manager._load(Load(step), self.manager.config.stuck_seconds)
         return msgspec.json.decode(bytes(state), type=Content)
 
@@ -149,7 +166,9 @@ class Process:
         data = as_bytes(msgspec.json.encode(self.content(step)))
         saving = _Save(handle, data, None, 0, {}, time.perf_counter(), hurried=False)
         self._saving = asyncio.ensure_future(saver._save(saving))  # it deletes what is not kept when the save is over
+        began = asyncio.get_running_loop().time()
         await asyncio.wait({asyncio.wrap_future(handle._future)})
+        self.slowest = max(self.slowest, asyncio.get_running_loop().time() - began)
         error = handle.error()
         why = f": {type(error).__name__}: {error}" if error is not None else ""
         self.sim.note(self.name, f"step {step} is {handle.status}{why or ': ' * bool(handle.skipped) + handle.skipped}")
@@ -185,19 +204,21 @@ class SimulatedManager(CheckpointManager):
     def _taken_seat(self, where: Session | Config, world: tuple[int, int, str | None]) -> Seat:
         process = self._process
         rank, size, _ = world
-        session = Session(cast(Channel, process.channel), Who(JOB, f"rank-{rank}", rank, size))
-        process.owner.run(session._live())
-        return _Seat(process, self._checkpoints, lambda: session, world, self.config)
+        is_open = process.sim.plan.is_open
+        who = Who(JOB, f"rank-{rank}", rank, None if is_open else size)
+        session = Session(cast(Channel, process.channel), who)
+        process.owner.run(session.live())
+        return _Seat(process, self._checkpoints, lambda: session, world, self.config, is_open=is_open)
 
 
 class _Seat(Seat):
     """The real one; whether it was given a point is noted."""
 
-    def __init__(self, process: Process, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, process: Process, *given: Any, is_open: bool) -> None:
+        super().__init__(*given, is_open=is_open)
         self._process = process
 
-    async def point(self) -> Folder | None:
-        found = await super().point()
+    async def point(self, looked: Looked) -> Folder | None:
+        found = await super().point(looked)
         self._process.looked_alone = found is None
         return found

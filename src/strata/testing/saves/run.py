@@ -285,7 +285,7 @@ def _end_all(loop: asyncio.AbstractEventLoop) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What ranks log is in the history."""
-    loggers = [logging.getLogger(name) for name in ("strata", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("strata", "asyncio")]  # noqa: TID251 - they only go quiet
     before = [logger.level for logger in loggers]
     try:
         for logger in loggers:

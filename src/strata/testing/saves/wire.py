@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from strata.rpc import RpcError, Status
+from strata.rpc.silence import Silence
 from strata.testing.saves.host import CoordinatorHost
 from strata.testing.saves.virtualtime import Owner, outside
 from strata.testing.simulation.plan import Chaos
@@ -38,6 +39,8 @@ class VirtualChannel:
         self._network, self._owner = network, owner
         self.where = "the simulated network"
         self.calls = 0
+        self.closed = False
+        self.silence = Silence(asyncio.get_running_loop().time)
 
     async def call(
         self, remote: Any, request: Any, *, timeout_seconds: float | None = None, metadata: object = ()
@@ -52,8 +55,13 @@ class VirtualChannel:
             try:
                 answer = await self._try(remote.path, payload, deadline - loop.time(), rng)
                 await self._owner.act()
+                self.silence.ends()
                 return remote.decode(answer)
             except RpcError as error:
+                if error.status is Status.UNAVAILABLE:
+                    self.silence.begins()
+                elif error.status is not Status.DEADLINE_EXCEEDED:
+                    self.silence.ends()
                 over = loop.time() + backoff >= deadline
                 if error.status is not Status.UNAVAILABLE or not remote.idempotent or over:
                     raise
@@ -66,7 +74,8 @@ class VirtualChannel:
         raise RpcError(Status.UNIMPLEMENTED, "there are no streams in the simulation")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Nothing is open; calls that are under way go on."""
+        self.closed = True
 
     async def _try(self, path: str, payload: bytes, seconds: float, rng: Random) -> bytes:
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

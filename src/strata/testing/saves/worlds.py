@@ -21,6 +21,8 @@ class World:
         self.owed = sim.checks.safe
         """The step that must not be lost: somebody was told that it is committed before this world began."""
         self.processes = [Process(self, rank) for rank in range(sim.plan.ranks)]
+        self.points: int | None = None
+        """How often the job had been taken back when somebody was first told of a save."""
         self._met = 0
         self._gate = asyncio.Event()
         self._told: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()

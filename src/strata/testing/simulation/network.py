@@ -18,6 +18,11 @@ class Network:
         self.cut_off: set[str] = set()
         self.sent = self.lost = self.late = self.doubled = 0
 
+    def clear_up(self) -> None:
+        """From now on lose, delay and double nothing."""
+        self._lost = self._late = 0.0
+        self._doubled = 1.0
+
     def send(self, node: str, deliver: Callable[..., None], *args: Any) -> None:
         """One message from or to this node (the coordinator is at the other end)."""
         draw = self._random()
