@@ -48,10 +48,14 @@ class Recovery:
         not waited for as for others."""
         ends, less, wait = now() + self._asking.patience, None, Wait()
         while True:
+            # Before the look: what is committed during it is then newer than what is known.
+            known = await self._newest_attempt(silence) if insist or less is not None else None
             found = None if look is None else _found(await look())
             try:
                 insists = insist or (found is not None and found == less)
-                answer = await self._asking.patiently("Recover", silence=silence, found=found, insist=insists)
+                answer = await self._asking.patiently(
+                    "Recover", silence=silence, found=found, insist=insists, known_attempt=known if insists else None
+                )
             except Conflict:
                 less = found  # than was committed, perhaps since that was looked at
                 continue
@@ -70,6 +74,11 @@ class Recovery:
                 continue
             folder = placed(point.place)[0] if point.place else None
             return Point(point.generation, point.point, point.attempt, point.step, folder, point.reason)
+
+    async def _newest_attempt(self, silence: float | None) -> int:
+        """Return the coordinator's number of its newest checkpoint; 0 if it has none."""
+        answer = await self._asking.patiently("ListCheckpoints", silence=silence, page_size=1)
+        return answer.checkpoints[0].attempt if answer.checkpoints else 0
 
     async def tell_saved(self, saved: Sequence[tuple[Folder, Metadata]], since: int) -> None:
         """Tell the coordinator what was saved without it, oldest first, since the recovery point of that number.

@@ -24,7 +24,7 @@ from strata.checkpoint.frameworks import Block
 from strata.checkpoint.given import checked_metrics, whole_number
 from strata.checkpoint.handle import SaveHandle
 from strata.checkpoint.leftovers import giving_back
-from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, writer_name
+from strata.checkpoint.lineage import NOBODY, Term, begin_term, check_term, superseded_by, writer_name
 from strata.checkpoint.manifest import Metadata, Part, PartRef
 from strata.checkpoint.preparing import Planner, Prepared
 from strata.checkpoint.readers import CheckpointGone, marked
@@ -104,6 +104,7 @@ class Saver:
         self._overlap = _overlap(config.overlap)
         self._is_closed = False
         self._returned: int | None = None
+        self._made_at = time.time()
         self._seen: Survey | None = None
         """What was there when this process last loaded what to go on from, or found nothing to load."""
         self._last: tuple[Folder, Part] | None = None
@@ -430,6 +431,7 @@ class Saver:
         store, mine, after = self._checkpoints.store, self._writer, self._term
         if after is None and self._seen is not None:
             after = self._seen.lineage.newest or NOBODY
+            self._check_overtaken(self._seen, survey, base)
         term = await begin_term(store, base, mine, oldest, known, after=after, run=self._run, agree=agree)
         self._tell_of_return(base, survey.line)
         self._checkpoints.check = partial(check_term, self._checkpoints.store, term)
@@ -437,6 +439,22 @@ class Saver:
             await self._sweep()
         self._returned, self._newest = None, base
         return term
+
+    def _check_overtaken(self, seen: Survey, survey: Survey, base: int) -> None:
+        """Superseded if a writer that began after this process has committed beyond `base` since this process loaded.
+
+        This process is then left over from an earlier start and loaded late. A writer that began before this process
+        is left over itself: its last commits are left behind. Clocks that differ matter only while both still write.
+        """
+        newest = survey.lineage.newest
+        if newest is None or newest.unix_seconds <= self._made_at:
+            return
+        known = {metadata.attempt for _, metadata in seen.sound}
+        if any(
+            metadata.term == newest.term and metadata.step > base and metadata.attempt not in known
+            for _, metadata in survey.sound
+        ):
+            raise superseded_by(self._checkpoints.store, newest)
 
     async def _goes_on_from(self, base: Folder | None) -> None:
         """For whoever must agree with others."""

@@ -265,6 +265,7 @@ def recover(request: pb.RecoverRequest) -> events.RecoverRequested:
         request.insist,
         _maybe(request, "since"),
         [_found(each) for each in request.earlier],
+        _maybe(request, "known_attempt"),
     )
 
 

@@ -307,13 +307,15 @@ class RecoverRequested(WorkerEvent, frozen=True):
     """`generation` is that of the point this process last took up; None for one that has taken up none. `insist`: go
     back to what was found, whatever was agreed. `since`: the point that this process goes on from, where what was found
     was saved since then without the coordinator; nobody goes back for that. `earlier`: what was saved before it without
-    the coordinator, too, the oldest first."""
+    the coordinator, too, the oldest first. `known_attempt`: the newest checkpoint that this process knew of when it
+    insisted."""
 
     generation: int | None = None
     found: Found | None = None
     insist: bool = False
     since: int | None = None
     earlier: list[Found] = []
+    known_attempt: int | None = None
 
 
 class RollBackRequested(Event, frozen=True):

@@ -79,6 +79,7 @@ def on_recover(turn: Turn, event: RecoverRequested) -> None:
         _check_recent(event, job)
         _set_point(turn, job, found, f"generation {generation}: {member.worker} was the first to ask")
     elif event.insist and found is not None:
+        _check_recent(event, job)
         turn.record(GenerationAdvanced(job.job, generation + 1, f"{member.worker} goes on from step {found.step}"))
         _set_point(turn, job, found, f"{member.worker} goes on from step {found.step}")
     elif event.generation == generation and not event.insist:
@@ -131,13 +132,17 @@ def _check_sound(job: Job, found: Found) -> None:
 
 
 def _check_recent(event: RecoverRequested, job: Job) -> None:
-    """What was committed since somebody looked is not lost: who still finds no more when it looks again insists."""
+    """Conflict if a checkpoint was committed since the worker looked. A worker that looks again, and still finds no
+    more, insists. A copy of its request that arrives late, after the next commit, insists on nothing."""
     latest = head(job)
-    if event.found is not None and latest is not None and event.found.step < latest.step and not event.insist:
-        raise Conflict(
-            f"worker {event.worker!r} found step {event.found.step} to be the latest in the storage, but step "
-            f"{latest.step} was committed: look again, and insist if it is not there"
-        )
+    if event.found is None or latest is None or event.found.step >= latest.step:
+        return
+    if event.insist and (event.known_attempt is None or latest.attempt <= event.known_attempt):
+        return
+    raise Conflict(
+        f"worker {event.worker!r} found step {event.found.step} to be the latest in the storage, but step "
+        f"{latest.step} was committed: look again, and insist if it is not there"
+    )
 
 
 def _goes_on_from(job: Job, found: Found) -> bool:

@@ -204,7 +204,8 @@ class Attendance:
         self._dropping = background.when_dropped(loader, self._finish, at_once=self._forget_position)
 
     def close(self) -> None:
-        """The ledger learns what it does not know yet, if that can be done soon."""
+        """Tell the ledger what it does not know yet, if the coordinator answers. Wait five seconds for a coordinator
+        that is away, but only where an epoch is over."""
         if self._dropping is not None:
             self._dropping.detach()
         self._forget_position()
@@ -215,12 +216,17 @@ class Attendance:
         self.session.reads(self.dataset.dataset_id, None)
 
     def _finish(self) -> None:
-        can_tell = not (self.session.is_silent or self.session.is_over)
+        can_tell = not self.session.is_over and (not self.session.is_silent or self._is_proof_owed)
         if self._standing is not None and self._stale is None and can_tell:
             background.run_while_alive(self._tell_the_rest)
         self._stop()
         self._where = None
         leave(self.session)
+
+    @property
+    def _is_proof_owed(self) -> bool:
+        """Whether an epoch is over and the ledger has not heard so. A job may end while the coordinator is away."""
+        return self._told[0] < self._at[0] or self._told[1] < self._at[1] == self._ends
 
     def _stop(self) -> None:
         if self._telling is not None:

@@ -1050,7 +1050,7 @@ class ReportRemovedResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RecoverRequest(_message.Message):
-    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "found", "insist", "since", "earlier")
+    __slots__ = ("job_id", "worker_id", "incarnation", "generation", "found", "insist", "since", "earlier", "known_attempt")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -1059,6 +1059,7 @@ class RecoverRequest(_message.Message):
     INSIST_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     EARLIER_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     worker_id: str
     incarnation: int
@@ -1067,7 +1068,8 @@ class RecoverRequest(_message.Message):
     insist: bool
     since: int
     earlier: _containers.RepeatedCompositeFieldContainer[Found]
-    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ..., since: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[Found, _Mapping]]] = ...) -> None: ...
+    known_attempt: int
+    def __init__(self, job_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., insist: _Optional[bool] = ..., since: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[Found, _Mapping]]] = ..., known_attempt: _Optional[int] = ...) -> None: ...
 
 class Found(_message.Message):
     __slots__ = ("step", "epoch", "place", "positions")

@@ -509,6 +509,23 @@ def test_columns_that_are_others_than_were_registered_are_named(
         Loader(dataset_id="rows", global_batch_size=20, coordinator_url=running.address)
 
 
+def test_an_epoch_that_ends_with_its_job_while_the_coordinator_is_away_is_proven(
+    tmp_path: Path, own: CoordinatorProcess
+) -> None:
+    register(own.address, write_rows(tmp_path / "rows"))
+    with Loader(dataset_id="rows", global_batch_size=20, tail="short", coordinator_url=own.address) as loader:
+        batches = iter(loader)
+        next(batches)
+        own.kill()
+        assert len(list(batches)) == 11
+        until(lambda: loader.session is not None and loader.session.is_silent)
+        starting = Thread(target=own.start)
+        starting.start()
+    starting.join()
+    verdict = judge(ledger_of(own.address), 0)
+    assert (verdict.whole, verdict.consumed) == (True, ROWS)
+
+
 def test_a_loader_whose_process_has_left_its_job_is_closed_at_once(
     rows: Path, running: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

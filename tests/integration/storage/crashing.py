@@ -1,6 +1,8 @@
 """Children that die at a chosen call to the system, in the middle of changing a local storage."""
 
+import faulthandler
 import fcntl
+import gc
 import os
 import signal
 import threading
@@ -33,11 +35,16 @@ def run_child(body: Callable[[], None]) -> int:
 
 
 def fork(body: Callable[[], None]) -> int:
-    """A child that runs it and ends, with 1 if it failed."""
+    """Start a child that runs `body` and ends, with 1 if it failed. A crash of its interpreter is printed.
+
+    The child leaves its parent's garbage alone: that may belong to threads of native code, which no child has.
+    """
     child = os.fork()
     if child == 0:
         code = 1
         try:
+            gc.freeze()
+            faulthandler.enable(file=2)
             body()
             code = 0
         except BaseException:  # noqa: BLE001  the parent sees the code

@@ -485,6 +485,17 @@ def test_who_insists_takes_everybody_back_and_once() -> None:
     assert cluster.begin(w0, step=20, place="step_20 again").status == "open"
 
 
+def test_a_late_copy_of_a_request_that_insists_takes_nobody_back() -> None:
+    cluster = Cluster()
+    w0, _ = workers = cluster.world(2)
+    start = cluster.recover(w0, found=Found(-1), insist=True, known_attempt=0)
+    attempt = cluster.save(workers, step=10, place="step_10")
+    with pytest.raises(Conflict, match="step 10 was committed"):
+        cluster.recover(w0, found=Found(-1), insist=True, known_attempt=0)
+    assert (cluster.generation, cluster.job.points) == (start.generation, start.point)
+    assert cluster.recover(w0, found=Found(-1), insist=True, known_attempt=attempt).lineage == 1
+
+
 def test_who_insists_on_where_everybody_is_changes_nothing() -> None:
     cluster = Cluster()
     w0, _ = cluster.world(2)
