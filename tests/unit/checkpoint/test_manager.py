@@ -320,29 +320,6 @@ def test_a_process_that_was_replaced_saves_no_more(storage: StorageBackend) -> N
         assert new.list_checkpoints() == [1, 2]
 
 
-def test_a_process_that_was_left_over_and_loaded_late_takes_nothing_back(storage: StorageBackend) -> None:
-    with CheckpointManager(storage) as left_over, CheckpointManager(storage) as live:
-        live.save({"who": "live"}, step=1)
-        assert left_over.load() == {"who": "live"}
-        live.save({"who": "live"}, step=2)
-        with pytest.raises(Superseded, match="another process writes the checkpoints"):
-            left_over.save({"who": "left over"}, step=2)
-        live.save({"who": "live"}, step=3)
-        assert live.list_checkpoints() == [1, 2, 3]
-
-
-def test_what_a_process_commits_after_its_successor_has_loaded_is_left_behind(storage: StorageBackend) -> None:
-    with CheckpointManager(storage) as old:
-        old.save({"who": "old"}, step=1)
-        with CheckpointManager(storage) as new:
-            new.load()
-            old.save({"who": "old"}, step=2)
-            new.save({"who": "new"}, step=2)
-            with pytest.raises(Superseded):
-                old.save({"who": "old"}, step=3)
-            assert new.load() == {"who": "new"}
-
-
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 

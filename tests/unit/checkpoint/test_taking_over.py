@@ -1,10 +1,12 @@
-"""Who may take over: the process that loaded later, or found nothing to load. A query decides nothing.
+"""Who may take over: the process that loaded later, or found nothing to load. A query decides nothing. A process that
+began before another took over, and loaded late, makes that lose nothing that it commits.
 
 A process that was left over, and saves for the first time when others have taken over since it loaded, must not make
 them lose what they were told is committed. And what it may yet commit itself keeps none of them out.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -131,6 +133,17 @@ def test_nor_by_one_that_comes_while_it_loads(space: Space, query: str) -> None:
             left_over.save({"weights": 3}, step=2)
 
 
+def test_one_that_was_left_over_and_loaded_late_takes_nothing_back(space: Space) -> None:
+    with manager_in(space) as left_over, manager_in(space) as live:
+        live.save(b"1", step=1)
+        assert left_over.load() == b"1"
+        live.save(b"2", step=2)
+        with pytest.raises(Superseded, match="another process writes the checkpoints"):
+            left_over.save(b"left over", step=2)
+        live.save(b"3", step=3)
+        assert live.list_checkpoints() == [1, 2, 3]
+
+
 def test_whoever_looks_after_all_that_was_saved_takes_over(space: Space) -> None:
     with manager_in(space) as before, manager_in(space) as after:
         for step in (1, 2, 3):
@@ -143,8 +156,9 @@ def test_whoever_looks_after_all_that_was_saved_takes_over(space: Space) -> None
 
 
 def test_what_the_one_before_commits_after_that_is_left_behind(space: Space, caplog: pytest.LogCaptureFixture) -> None:
-    with manager_in(space) as before, manager_in(space) as after:
+    with manager_in(space) as before, ExitStack() as stack:
         before.save(b"before", step=1)
+        after = stack.enter_context(manager_in(space))
         assert after.load() == b"before"
         for step in (2, 3):
             before.save(b"before", step=step)  # was under way when the job was started again
@@ -160,9 +174,10 @@ def test_what_the_one_before_commits_after_that_is_left_behind(space: Space, cap
 
 
 def test_so_it_is_with_several_ranks(space: Space) -> None:
-    with Crew(MemoryStorage(space=space), 2, "old") as old, Crew(MemoryStorage(space=space), 2, "new") as new:
+    with Crew(MemoryStorage(space=space), 2, "old") as old, ExitStack() as stack:
         for step in (1, 2):
             old.save([state_of(rank, step) for rank in range(2)], step)
+        new = stack.enter_context(Crew(MemoryStorage(space=space), 2, "new"))
         assert [found["step"] for found in new.each(lambda _, manager: manager.load())] == [2, 2]
         old.save([state_of(rank, 3) for rank in range(2)], 3)
         for step in (3, 4):
