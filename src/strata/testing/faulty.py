@@ -243,14 +243,14 @@ class FaultyStorage:
         return "done", late
 
     async def _wait_for_release(self) -> None:
-        if not self._released:
-            mine = asyncio.get_running_loop(), asyncio.Event()
-            self._stuck.append(mine)
-            try:
+        mine = asyncio.get_running_loop(), asyncio.Event()
+        self._stuck.append(mine)
+        try:
+            if not self._released:  # looked at once `release`, which another thread may call, finds this call
                 await mine[1].wait()
-            finally:
-                if mine in self._stuck:
-                    self._stuck.remove(mine)
+        finally:
+            if mine in self._stuck:
+                self._stuck.remove(mine)
 
     def fault(self, operation: str, path: str) -> StorageError:
         """What a call that fails raises."""

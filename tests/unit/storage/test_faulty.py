@@ -79,6 +79,20 @@ def test_partial_does_half() -> None:
     asyncio.run(use())
 
 
+def test_a_call_that_gets_stuck_in_the_moment_of_the_release_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`release` is called by another thread, and may come between any two steps of the call."""
+    storage = FaultyStorage(MemoryStorage(), faults=Faults(stuck=1.0, only=frozenset({"write"})))
+
+    class Event(asyncio.Event):
+        def __init__(self) -> None:
+            super().__init__()
+            storage.release()
+
+    monkeypatch.setattr("strata.testing.faulty.asyncio.Event", Event)
+    asyncio.run(asyncio.wait_for(storage.write("a", b"x"), 10))
+    assert storage.stuck == 0
+
+
 def test_a_stuck_call_waits_for_its_release() -> None:
     async def use() -> None:
         storage = FaultyStorage(MemoryStorage(), faults=Faults(stuck=1.0, only=frozenset({"write"})))
