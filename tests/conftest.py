@@ -68,9 +68,9 @@ def _no_process_is_left() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)  # mutants are hunted without xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """How many processes `-n auto` starts: two more than there are cores, for tests wait as much as they compute."""
+    """How many processes `-n auto` starts: three more than there are cores, for tests wait as much as they compute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores + 2, MOST_PROCESSES)
+    return min(cores + 3, MOST_PROCESSES)
 
 
 def _fail_if_missing(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted in /proc"),
 ]
 
-TIMES = 100
+TIMES = 25
 STATE = {"weights": np.ones(10)}
 
 
@@ -147,7 +147,7 @@ def _is_of_strata(each: object) -> bool:
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("name", DROPPED)
-def test_a_hundred_that_were_dropped_leave_nothing(name: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_dropped_many_times_leaves_nothing(name: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     drop = DROPPED[name]
     caplog.set_level(logging.CRITICAL, "strata.checkpoint")  # pytest keeps what is logged, with the errors in it
     for _ in range(3):  # what is made once in a process, and stays

@@ -46,6 +46,10 @@ def _load() -> Any:
     import grpc
     import grpc.aio
 
+    # grpcio ends its thread, and waits for it, once the last channel is collected. In a forked child the collector may
+    # find the last one of the parent, whose thread does not live there: the child crashes, or hangs. This counts as one
+    # more channel, so that there is never a last one.
+    grpc.aio.init_grpc_aio()
     return grpc
 
 

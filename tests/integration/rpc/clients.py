@@ -17,7 +17,10 @@ from typing import Any, Protocol
 import grpc
 
 from strata import background
+from strata.rpc.client import load
 from tests.servers.interop import SERVICE
+
+load()  # other tests of this process fork, and their children find what these clients leave
 
 UNARY, CLIENT, SERVER, BOTH = "unary", "client", "server", "both"
 NODE_MODULES = Path(sys.prefix) / "servers" / "node_modules"

@@ -259,6 +259,42 @@ channel.close()
 """
 
 
+COLLECTED = """
+import asyncio, gc, os, signal, sys
+from strata.rpc import BlockingChannel, Channel, Remote
+address, service = sys.argv[1:]
+gc.disable()
+with BlockingChannel(Channel(address)) as channel:
+    channel.call(Remote(f"/{service}/Echo", bytes, bytes), b"")
+import grpc.aio
+
+async def use():
+    theirs = grpc.aio.insecure_channel(address)
+    assert await theirs.unary_unary(f"/{service}/Echo")(b"x") == b"x"
+    await theirs.close()
+    ring = [theirs]
+    ring.append(ring)
+
+for number in range(10):
+    asyncio.run(use())
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        gc.collect()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, (number, status)
+    gc.collect()
+"""
+
+
+def test_a_child_may_collect_the_last_channel_of_its_parent(strata_server: Running) -> None:
+    """grpcio ends its thread with the last channel, and no thread of the parent lives in a child."""
+    command = [sys.executable, "-W", "ignore", "-c", COLLECTED, strata_server.address, SERVICE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_children_forked_while_calls_are_under_way_live_and_let_live(strata_server: Running) -> None:
     """As a loader's workers are, beside a heartbeat."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS, strata_server.address, SERVICE]

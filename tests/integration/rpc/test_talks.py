@@ -9,7 +9,10 @@ import grpc
 import pytest
 
 from strata.rpc import Call, GrpcioServer, Kind, Later, Line, Method, RpcError, Server, Status, Talk, talking
+from strata.rpc.client import load
 from tests.until import until_async
+
+load()  # other tests of this process fork, and their children find what the servers leave
 
 SERVERS: dict[str, type[Server | GrpcioServer]] = {"strata": Server, "grpcio": GrpcioServer}
 PATH = "/test.Service/Talk"
