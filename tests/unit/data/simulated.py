@@ -247,7 +247,7 @@ class SimulatedJob:
         del self._batches[worker]
         part = self._loaders.pop(worker)
         session = self._sessions.pop(worker)
-        session.is_silent = True  # as a process that is killed
+        session.is_silent = session.is_over = True  # as a process that is killed: nothing is told for it any more
         part.close()
         return session
 
