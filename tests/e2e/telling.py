@@ -13,6 +13,7 @@ from typing import TypeAlias
 from unittest.mock import patch
 
 from strata.cli import main
+from tests.until import until
 
 STRATA = Path(sys.executable).with_name("strata")
 Told: TypeAlias = "subprocess.CompletedProcess[bytes]"
@@ -28,6 +29,19 @@ def strata(*arguments: str | Path, cwd: Path | None = None, answer: bytes = b"",
         input=answer,
         env=os.environ | environment,
     )
+
+
+def terminated_while_it_copies(*arguments: str | Path, to: Path) -> Told:
+    """A command that copies something large, terminated once a part of it is in the folder `to`."""
+    command = [STRATA, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as copying:
+        try:
+            until(lambda: list(to.glob(".strata-tmp/*.part")) or copying.poll() is not None)
+            copying.terminate()
+            _, said = copying.communicate(timeout=60)
+        finally:
+            copying.kill()
+    return subprocess.CompletedProcess(command, copying.returncode, b"", said)
 
 
 def strata_here(*arguments: str | Path, cwd: Path | None = None, answer: bytes = b"", **environment: str) -> Told:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from strata import CheckpointManager, PerRank, Replicated
-from tests.e2e.telling import STRATA, Told, lines, refusal, strata_here
+from tests.e2e.telling import Told, lines, refusal, strata_here, terminated_while_it_copies
 from tests.unit.checkpoint.crews import Crew
-from tests.until import until
 
 ckpt = partial(strata_here, "ckpt")
 
@@ -401,15 +399,9 @@ def test_cp_of_many_tells_what_was_copied_before_it_failed(root: Path, tmp_path:
 def test_cp_that_is_told_to_stop_leaves_nothing_half(tmp_path: Path) -> None:
     with CheckpointManager(tmp_path / "root") as manager:
         manager.save(bytes(300 << 20), step=1)
-    command: list[str | Path] = [STRATA, "ckpt", "cp", tmp_path / "root", tmp_path / "copy"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as copying:
-        try:
-            until(lambda: list((tmp_path / "copy").glob(".strata-tmp/*.part")) or copying.poll() is not None)
-            copying.terminate()
-            _, said = copying.communicate(timeout=60)
-        finally:
-            copying.kill()
-    assert (copying.returncode, said) == (130, b"interrupted\n")
+    copy = tmp_path / "copy"
+    told = terminated_while_it_copies("ckpt", "cp", tmp_path / "root", copy, to=copy)
+    assert (told.returncode, told.stderr) == (130, b"interrupted\n")
     assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.name != "lock"]
     lines(ckpt("cp", tmp_path / "root", tmp_path / "copy"))
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.telling import STRATA, lines, refusal, strata_here
-from tests.until import until
+from tests.e2e.telling import STRATA, lines, refusal, strata_here, terminated_while_it_copies
 
 LARGE = os.urandom(1 << 20) * 40
 
@@ -242,13 +241,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(run: Path) -> None:
 def test_a_copy_that_is_told_to_stop_says_so_and_leaves_nothing_half(run: Path, tmp_path: Path) -> None:
     with (run / "large").open("wb") as large:
         large.truncate(40 << 30)
-    command: list[str | Path] = [STRATA, "storage", "cp", run / "large", tmp_path / "copy" / "large"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as copying:
-        try:
-            until(lambda: list((tmp_path / "copy").glob(".strata-tmp/*.part")) or copying.poll() is not None)
-            copying.terminate()
-            _, said = copying.communicate(timeout=60)
-        finally:
-            copying.kill()
-    assert (copying.returncode, said) == (130, b"interrupted\n")
+    copy = tmp_path / "copy"
+    told = terminated_while_it_copies("storage", "cp", run / "large", copy / "large", to=copy)
+    assert (told.returncode, told.stderr) == (130, b"interrupted\n")
     assert files(tmp_path / "copy") == {}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from strata import CheckpointReader
+from strata.data import DatasetIndex
 
 JOB = "golden"
 
@@ -41,6 +42,18 @@ def describe(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return {type(value).__name__: sorted(repr(each) for each in value)}
     return {type(value).__name__: repr(value)}
+
+
+def describe_index(index: DatasetIndex) -> dict[str, Any]:
+    """What of an index a later version must find again."""
+    blocks, within = index.locate(np.arange(index.rows))
+    return {
+        "rows": index.rows,
+        "fingerprint": index.fingerprint,
+        "columns": [str(field) for field in index.schema],
+        "blocks": describe(np.asarray(blocks, np.int64)),
+        "within": describe(np.asarray(within, np.int64)),
+    }
 
 
 def describe_tensor(tensor: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from strata.coordinator.journal import Journal
 from strata.core.machine import Machine
 from strata.data import index_dataset, save_index
 from strata.torch import TrainState
-from tests.golden.description import JOB, describe, steps_in
+from tests.golden.description import JOB, describe, describe_index, steps_in
 from tests.unit.checkpoint.crews import Crew, state_of
 from tests.unit.core.test_replay_hashseed import scenario
 
@@ -145,14 +145,7 @@ def write_index(folder: Path) -> None:
     for name in ("rows.parquet", "lines.jsonl", "table.csv"):
         index = index_dataset(folder / name, name.rpartition(".")[2])
         save_index(index, folder / f"{name}.index")
-        blocks, within = index.locate(np.arange(index.rows))
-        expected[name] = {
-            "rows": index.rows,
-            "fingerprint": index.fingerprint,
-            "columns": [str(field) for field in index.schema],
-            "blocks": describe(np.asarray(blocks, np.int64)),
-            "within": describe(np.asarray(within, np.int64)),
-        }
+        expected[name] = describe_index(index)
     expect(folder, expected)
 
 

@@ -1,5 +1,6 @@
-"""A coordinator that is away while ranks save: on virtual time, from each point of a save on, for one second to ten
-minutes, nobody waits for it, goes back, or loses a save, and in the end it knows every checkpoint.
+"""A coordinator that is away while ranks save: on virtual time, from each point of a save on, for one to a hundred
+seconds, and from one point for ten minutes, nobody waits for it, goes back, or loses a save, and in the end it knows
+every checkpoint.
 """
 
 import asyncio

@@ -145,10 +145,15 @@ class EitherWay:
             await self._council.settle()
             self._is_settled = True
         known = None if self._committed is None else await self._council.committed(self._committed)
-        await self._council.catch_up(known or await self._look(), self._untold)
-        self._untold = []
-        await self._council.removed(self._gone)
-        self._gone = []
+        told, self._untold = self._untold, []
+        try:
+            await self._council.catch_up(known or await self._look(), told)
+        except BaseException:
+            self._untold = [*told, *self._untold]
+            raise
+        gone = list(self._gone)
+        await self._council.removed(gone)
+        del self._gone[: len(gone)]  # what was removed meanwhile is told next time
 
     async def parts(self, save: str, attempt: str, *, compare: bool) -> dict[int, Done]:
         if save not in self._without:

@@ -83,13 +83,15 @@ class Recovery:
     async def tell_saved(self, saved: Sequence[tuple[Folder, Metadata]], since: int) -> None:
         """Tell the coordinator what was saved without it, oldest first, since the recovery point of that number.
         StaleGeneration if the job was taken back meanwhile."""
+        ends = now() + self._asking.patience
         for first in range(0, len(saved), MAX_EARLIER + 1):
             *earlier, latest = map(_found, saved[first : first + MAX_EARLIER + 1])
             while True:
                 answer = await self._asking.patiently("Recover", found=latest, earlier=earlier, since=since)
                 if not answer.HasField("finish_first"):
                     break
-                await self.put_manifest(answer.finish_first.attempt)
+                if not await self.put_manifest(answer.finish_first.attempt):
+                    await self._wait_for_another(answer.finish_first, ends)
 
     async def is_known(self, folder: Folder, metadata: Metadata) -> bool:
         """Whether the coordinator knows this checkpoint, even if as one of no use."""

@@ -142,7 +142,7 @@ def _tell_epochs(console: Terminal, ledger: Ledger) -> None:
     if before:
         console.print(Text(f"  {before}"), soft_wrap=True)
     told = f" {percent(known.consumed_samples, known.total_samples)} of epoch {known.epoch} is consumed"
-    line = Text("  ").append_text(meter(known.consumed_samples / known.total_samples, width - len(told) - 2))
+    line = Text("  ").append_text(meter(known.consumed_samples / max(1, known.total_samples), width - len(told) - 2))
     console.print(line.append(told, "default"))
     left = known.total_samples - known.consumed_samples
     again = f"; {counted(ledger.reissued, 'sample')} given out again after a loss" if ledger.reissued else ""

@@ -13,6 +13,7 @@ from strata.cli.output import say, say_json
 from strata.cli.remote import Api, HttpPort, JobOption, Json, Limit, Url, configured
 from strata.config import Config
 from strata.errors import StrataError
+from strata.texts import moment
 
 _STYLES = {"info": "", "warning": "yellow", "error": "red"}
 _STATES = {"training": "green", "failed": "red", "left": "dim", "checkpointing": "cyan", "recovering": "yellow"}
@@ -157,8 +158,7 @@ def _tell(event: Any, as_json: bool) -> None:
     if as_json:
         say_json(event, indent=None)
         return
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["unix_seconds"]))
-    line = Text(f"{when}  {event['job_id'] or '-':<12}  ")
+    line = Text(f"{moment(event['unix_seconds'])}  {event['job_id'] or '-':<12}  ")
     line.append(event["message"], style=_STYLES.get(event["severity"], ""))
     open_console().print(line, soft_wrap=True)
 

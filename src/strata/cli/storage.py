@@ -21,7 +21,7 @@ from strata.storage.blocking import BlockingStorage
 from strata.storage.check import OPTIONS, Finding, check
 from strata.storage.copy import Tally, copy, nothing_at, read_pieces_blocking, size_of_object
 from strata.storage.urls import open_storage, split_object_url
-from strata.texts import counted, readable_bytes
+from strata.texts import counted, moment, readable_bytes
 
 REMOVED_AT_ONCE = 1000
 
@@ -171,7 +171,7 @@ def _print_lines(entries: Iterator[ObjectInfo]) -> None:
         folders += entry.is_folder
         objects += not entry.is_folder
         size += entry.size
-        when = "" if entry.is_folder else f"{datetime.fromtimestamp(entry.modified):%Y-%m-%d %H:%M:%S}"
+        when = "" if entry.is_folder else moment(entry.modified)
         say(f"{'' if entry.is_folder else readable_bytes(entry.size):>12}  {when:19}  {entry.path}")
     beside = f", {counted(folders, 'folder')}" if folders else ""
     say(f"{readable_bytes(size):>12}  in {counted(objects, 'object')}{beside}")

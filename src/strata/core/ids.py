@@ -83,7 +83,8 @@ def check_seconds(value: Any, what: str, *, most: float = inf, or_zero: bool = F
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not (0 < value <= most or (or_zero and value == 0)):
         least = "of at least 0" if or_zero else "above 0"
-        raise InvalidInput(f"{what} must be a number of seconds {least}, not {_shown(value)}")
+        bounds = f"{least} and at most {most:g}" if most < inf else least
+        raise InvalidInput(f"{what} must be a number of seconds {bounds}, not {_shown(value)}")
 
 
 def check_text(value: object, what: str) -> str:

@@ -32,18 +32,14 @@ from strata.checkpoint.manager import CheckpointManager, CheckpointReader, Where
 from strata.checkpoint.settings import CheckpointManagerConfig
 from strata.core.ids import DEFAULT_JOB
 from strata.errors import InvalidInput, NotFound, ObjectNotFound, Refused, StorageError, StrataError
+from strata.extras import needs
 from strata.logs import get_logger
 from strata.storage import BlockingStorage, open_storage
 
-try:
+with needs("torch", module="strata.integrations.lightning", extra="lightning"):
     import torch
 
     from strata.torch.objects import without_code
-except ModuleNotFoundError as missing:
-    if missing.name != "torch":
-        raise
-    advice = "strata.integrations.lightning needs torch: pip install 'strata-runtime[lightning]'"
-    raise ModuleNotFoundError(advice, name="torch") from missing
 
 logger = get_logger("strata.integrations.lightning")
 

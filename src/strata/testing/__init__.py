@@ -1,6 +1,7 @@
 """What Strata ships for testing: the simulation of a whole cluster, and the suite and the faults for storages.
 
-`manager_seam` is for Strata's own tests: it reaches into a `CheckpointManager`, and promises nothing to anybody else.
+`manager_seam` and `local_seam` are for Strata's own tests: they reach into a `CheckpointManager` and a `LocalStorage`,
+and promise nothing to anybody else.
 
 Each name is imported from its home on first use: the suite needs pytest, which a simulation does not.
 """

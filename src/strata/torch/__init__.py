@@ -9,13 +9,10 @@ rng            generators of random numbers
 train_state    all of it together
 """
 
-try:
+from strata.extras import needs
+
+with needs("torch", module="strata.torch", extra="torch"):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as missing:
-    if missing.name != "torch":
-        raise
-    advice = "strata.torch needs torch: pip install 'strata-runtime[torch]'"
-    raise ModuleNotFoundError(advice, name="torch") from missing
 
 from strata.torch.train_state import TrainState
 

@@ -12,13 +12,10 @@ stating      from the items of a save plan to a part of a checkpoint
 catalogue    from a checkpoint to the names that load plans ask for
 """
 
-try:
+from strata.extras import needs
+
+with needs("torch", module="strata.integrations.dcp", extra="torch"):
     import torch as _torch  # noqa: F401
-except ModuleNotFoundError as missing:
-    if missing.name != "torch":
-        raise
-    advice = "strata.integrations.dcp needs torch: pip install 'strata-runtime[torch]'"
-    raise ModuleNotFoundError(advice, name="torch") from missing
 
 from strata.integrations.dcp.reader import StrataReader
 from strata.integrations.dcp.writer import StrataWriter
